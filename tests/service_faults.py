@@ -102,6 +102,10 @@ class Load:
         self._count(self.ask("POST", f"{path}/run", {"code": "x = 1"}))
         self._count(self.ask("POST", f"{path}/run", {"code": "x + 1"}))
         self.ask("GET", f"{path}/files")
+        self.ask("POST", f"{path}/processes", {"command": random.choice(("echo 3", "sleep 600"))})
+        for copy in (self.ask("POST", f"{path}/fork", {"n": 1}) or {"sessions": []})["sessions"]:
+            self._count(self.ask("POST", f"/v1/sessions/{copy['id']}/run", {"code": "x + 2"}))
+            self.ask("DELETE", f"/v1/sessions/{copy['id']}")
         self.ask("DELETE", path)
 
     def _cancelled(self) -> None:

@@ -72,6 +72,7 @@ class Keeping(msgspec.Struct, frozen=True):
 
     id: str
     session: str
+    requester: str
     command: str
     judged: tuple[Judged, ...]
     """Its runs. None where they can't be judged again: then only a person can apply it."""
@@ -173,7 +174,11 @@ class Projects:
         if outcome.network:
             effect = msgspec.structs.replace(effect, network=requests_shown(outcome.network, redactor))
         if effect.changes:
-            about = {"command": redactor.redact(request.text)[0][:2000], "ask": to_ask(judged)}
+            about = {
+                "command": redactor.redact(request.text)[0][:2000],
+                "requester": request.requester,
+                "ask": to_ask(judged),
+            }
             self.changes.keep(request.id, effect, stage, about)
         return effect
 
@@ -211,7 +216,12 @@ class Projects:
         effect = _redacted(effect_of(tree, entries, stage, began, applied), redactor)
         if effect.changes and keep is not None:
             asks = [to_ask(judged) for judged in keep.judged]
-            about = {"command": keep.command, "ask": asks[0] if asks and all(asks) else "", "others": asks[1:]}
+            about = {
+                "command": keep.command,
+                "requester": keep.requester,
+                "ask": asks[0] if asks and all(asks) else "",
+                "others": asks[1:],
+            }
             self.changes.keep(keep.id, effect, stage, about)
             self._record(
                 "session.effect",

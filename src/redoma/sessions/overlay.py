@@ -70,8 +70,10 @@ class Overlay:
         """Keep what it has changed so far, to be applied or discarded by its id. Raises `WorkspaceError` if that is
         nothing."""
         runs = () if self._uncounted else tuple(map(self._executor.judge, self._runs.values()))
-        command = self._redactor.redact(f"session {session}: {len(self._runs)} runs")[0]
-        keeping = Keeping(uuid.uuid4().hex, session, command, runs)
+        command = self._redactor.redact(
+            f"session {session}: {len(self._runs)} {'run' if len(self._runs) == 1 else 'runs'}"
+        )[0]
+        keeping = Keeping(uuid.uuid4().hex, session, self._request.requester, command, runs)
         effect = await self._look(read, keeping)
         if not effect.changes:
             raise WorkspaceError(

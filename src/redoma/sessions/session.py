@@ -546,6 +546,22 @@ class AsyncSession:
             Refused: Policy, or a person, said no.
             BackendError: The session has ended.
         """
+        process = self.process(command, env=env, cwd=cwd, pty=pty, size=size, whole_output=whole_output, **options)
+        await process.start()
+        return process
+
+    def process(
+        self,
+        command: str | Iterable[str],
+        *,
+        env: Mapping[str, str] | None = None,
+        cwd: str = "",
+        pty: bool = False,
+        size: tuple[int, int] | None = None,
+        whole_output: bool = False,
+        **options: Unpack[ProcessOptions],
+    ) -> AsyncSessionProcess:
+        """Make a process for the background without starting it. Takes what `start` takes."""
         intake.must_be_known("option", options, ProcessOptions.__annotations__)
         what: dict[str, Any] = {"language": "bash", "code": command}
         if not isinstance(command, str):
@@ -558,13 +574,13 @@ class AsyncSession:
         if options.get("timeout") is None:
             submission = self._untimed(submission)
         submission = msgspec.structs.replace(submission, control=control, unread_input=True, live_input=True)
-        process = AsyncSessionProcess("the session", self._executor, submission, control, whole=whole_output)
-        process.turn = turn
-        await process.start()
-        self._processes[process.started()] = process  # also one that nobody refers to goes on
+        return AsyncSessionProcess(self, self._executor, submission, control, turn, whole=whole_output)
+
+    def entered(self, process: AsyncSessionProcess) -> None:
+        """Keep a process that was started: it goes on also if nobody refers to it."""
+        self._processes[process.started()] = process
         process.started().add_done_callback(self._processes.pop)
         self._postpone()
-        return process
 
     @property
     def processes(self) -> list[AsyncProcess]:
@@ -652,7 +668,25 @@ class AsyncSession:
 class AsyncSessionProcess(AsyncProcess):
     """A process in the background of a session."""
 
-    turn: ProcessTurn
+    def __init__(
+        self,
+        session: AsyncSession,
+        executor: AsyncExecutor,
+        submission: Submission,
+        control: ProcessControl,
+        turn: ProcessTurn,
+        *,
+        whole: bool,
+    ) -> None:
+        super().__init__("the session", executor, submission, control, whole=whole)
+        self._session, self.turn = session, turn
+        self.id = submission.request.id
+        """The id of its run."""
+
+    async def start(self) -> None:
+        """Start it: see `AsyncProcess.start`. It is one of the session's processes from then on."""
+        await super().start()
+        self._session.entered(self)
 
     @property
     def pid(self) -> int:

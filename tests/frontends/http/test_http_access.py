@@ -28,6 +28,12 @@ ALL = [
     ("POST", f"/v1/changes/{'a' * 32}/apply", {"approve", "admin"}),
     ("POST", f"/v1/changes/{'a' * 32}/undo", {"approve", "admin"}),
     ("POST", "/v1/policy/check", {"run", "admin"}),
+    ("POST", f"/v1/sessions/{'a' * 32}/fork", {"run", "admin"}),
+    ("POST", f"/v1/sessions/{'a' * 32}/processes", {"run", "admin"}),
+    ("POST", f"/v1/sessions/{'a' * 32}/changes/keep", {"run", "admin"}),
+    ("POST", "/v1/environments", {"admin"}),
+    ("POST", "/v1/environments/data/update", {"admin"}),
+    ("DELETE", "/v1/environments/data", {"admin"}),
     ("GET", "/v1/audit/runs", {"audit", "admin"}),
     ("GET", "/v1/audit/verify", {"audit", "admin"}),
     ("GET", "/v1/keys", {"admin"}),
@@ -87,12 +93,17 @@ def test_keys_are_made_listed_and_revoked_on_the_command_line(redoma: Callable[.
     assert redoma("keys", "revoke", "nobody")[0] == 2
 
 
-def test_a_revoked_key_is_refused_by_a_server_that_runs(server: Serving) -> None:
+def test_a_revoked_or_expired_key_is_refused_by_a_server_that_runs(server: Serving) -> None:
     server.key("short-lived", "run")
-    assert server.ask("POST", "/v1/runs", {"code": "1"}, key="short-lived").status == 200
+    server.key("expiring", "run", seconds=20)
+    for name in ("short-lived", "expiring"):
+        assert server.ask("POST", "/v1/policy/check", {"code": "1"}, key=name).status == 200
     server.keys.revoke("short-lived")
+    with server.keys._store.writing() as db:  # as if the time had passed
+        db.execute("UPDATE keys SET expires = ? WHERE name = 'expiring'", (time.time() - 1,))
     time.sleep(1.1)
-    assert server.ask("POST", "/v1/runs", {"code": "1"}, key="short-lived").status == 401
+    for name in ("short-lived", "expiring"):
+        assert server.ask("POST", "/v1/runs", {"code": "1"}, key=name).status == 401
 
 
 def test_keys_are_made_over_http_by_an_admin(server: Serving) -> None:

@@ -70,7 +70,7 @@ def boss(server: Serving) -> Visitor:
 def test_nobody_sees_a_page_without_a_login(server: Serving) -> None:
     nobody = Visitor(server)
     pages = ("/", "/runs/x", "/approvals", "/sessions", "/playground", "/audit", "/checks")
-    for path in (*pages, "/runs/x/events", "/runs/x/files/a", "/runs/x/displays/0/png"):
+    for path in (*pages, "/changes/x", "/runs/x/events", "/runs/x/files/a", "/runs/x/displays/0/png"):
         answer = nobody.get(path)
         assert (answer.status, answer.headers["Location"], answer.body) == (303, "/login", b"")
     door = nobody.get("/login")
@@ -273,6 +273,9 @@ def test_the_playground_works_without_scripts(server: Serving) -> None:
         answer = agent.post("/playground", code=code, language="python", place="session")
         done = server.until(answer.headers["Location"].rpartition("/")[2], "done")
         assert (done["result"]["value"], done["session"] != "") == (value, True)
+    wrong = agent.post("/playground", code="1", network="not a host!")
+    assert (wrong.status, b"not a host!" in wrong.body) == (422, True)
+    assert agent.post("/playground", code="1", place="session", network="api.example.org").status == 422
     wrong = agent.post("/playground", code="1", language="cobol")
     assert wrong.status == 422
     assert agent.post("/playground", code="", language="python").status == 422
@@ -399,6 +402,25 @@ def test_a_destructive_change_is_approved_after_its_diff_was_read(server: Servin
     page.click("button:has-text('Undo')")
     page.wait_for_selector("#changes .pill:has-text('undone')")
     assert (server.home / "project" / "old.txt").exists()
+
+
+def test_an_approval_is_found_read_and_given_with_the_keyboard(server: Serving, tab: Any) -> None:
+    wanted = {"code": "1", "limits": {"time": 66}, "label": "by keyboard", "network": ["GET api.example.org/v1/**"]}
+    pending = server.ask("POST", "/v1/runs", wanted).json
+    page = tab("maria").page
+    page.goto(f"{server.url}/approvals")
+    page.wait_for_selector("a.row >> text=by keyboard")
+    while "by keyboard" not in page.evaluate("document.activeElement.textContent"):
+        page.keyboard.press("j")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("[data-reason]")
+    assert "GET api.example.org/v1/**" in page.text_content(".facts")  # what it could reach
+    page.keyboard.press("r")
+    page.keyboard.type("read it")
+    page.keyboard.press("Control+Enter")
+    page.wait_for_url("**/approvals")
+    shown = server.ask("GET", f"/v1/approvals/{pending['approval_id']}").json
+    assert (shown["state"] in ("approved", "used"), shown["answer_reason"]) == (True, "read it")
 
 
 def test_hostile_output_does_nothing_in_a_browser(server: Serving, tab: Any) -> None:

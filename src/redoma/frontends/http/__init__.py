@@ -12,6 +12,7 @@ Theory of operation. One process, one event loop, one `AsyncExecutor`: whatever 
     keys       API keys: made, found, revoked; nothing here needs litestar, so the command line uses it too
     access     a request's key, its scopes, its rate; and what it may not ask for over HTTP
     service    runs: accepted, queued, driven, followed, cancelled, recovered after a crash
+    sessions   sessions, their copies and their processes: whose they are, and when they end
     bodies     what comes in and what goes out, as structs
     problems   errors as answers: what, why, next; no path, no secret, no traceback
     app        the routes put together, with the OpenAPI document

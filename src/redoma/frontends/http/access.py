@@ -1,4 +1,4 @@
-"""Who a request is from, and whether they may do it. Decided before anything of its body is read."""
+"""Finds the key of a request and checks its scope and rate, before any of the body is read."""
 
 from __future__ import annotations
 
@@ -24,21 +24,23 @@ def service_of(connection: Connection) -> Service:
 
 
 def needs(scope: Scope) -> Callable[[Connection, BaseRouteHandler], None]:
-    """A guard: only a key with this scope gets past it, and only as often as it may."""
+    """Return a guard that lets only keys with this scope pass, at most at their rate."""
 
     def guard(connection: Connection, handler: BaseRouteHandler) -> None:
         key = _bearer(connection)
         if not key.may(scope):
             raise not_allowed(scope)
-        service_of(connection).take_rate(key)
-        connection.scope["user"] = key
+        _take(connection, key)
 
     return guard
 
 
 def any_key(connection: Connection, handler: BaseRouteHandler) -> None:
-    """A guard for what every key may do; what it may see is decided by the route."""
-    key = _bearer(connection)
+    """Let every key pass, at most at its rate. The route decides what the key sees."""
+    _take(connection, _bearer(connection))
+
+
+def _take(connection: Connection, key: Key) -> None:
     service_of(connection).take_rate(key)
     connection.scope["user"] = key
 

@@ -15,12 +15,11 @@ from . import mounts
 from .dashboard import pages
 from .openapi import document
 from .problems import answer
-from .routes import approvals, audit, changes, keys, policy, runs, sessions, status
+from .routes import approvals, audit, changes, environments, files, keys, policy, processes, runs, sessions, status
 from .service import Service
 
-ROUTES = (runs, sessions, approvals, changes, policy, audit, keys, status, pages)
-"""Each has `HANDLERS`. What comes to have an address of its own, such as environments, is a file in `routes/` and
-listed here."""
+ROUTES = (runs, sessions, files, processes, environments, approvals, changes, policy, audit, keys, status, pages)
+"""Modules with `HANDLERS`. What gets an address of its own is a file in `routes/`, listed here."""
 
 _HEADERS = (
     (b"x-content-type-options", b"nosniff"),

@@ -1,6 +1,6 @@
-"""What comes in over HTTP and what goes out, as structs; the OpenAPI document is made of these.
+"""Request and answer bodies as structs, from which the OpenAPI document is made.
 
-Results, evaluations, effects and approvals go out as the library has them (`models`).
+Results, evaluations, effects and approvals are those of the library (`models`).
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+from ...environments import Environment
 from ...models import Effect, Level, Result
 from ...models.evaluation import Finding
 from ...sessions.folder import FileInfo
@@ -26,13 +27,13 @@ _Size = _Whole | Annotated[str, msgspec.Meta(max_length=40, examples=["256MiB"])
 
 
 class Content(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Bytes that are no text."""
+    """Bytes that are not text."""
 
     base64: bytes
 
 
 def content(given: str | Content) -> bytes:
-    """What a caller has sent, as bytes."""
+    """Return the bytes of a text or of `Content`."""
     return given.base64 if isinstance(given, Content) else given.encode()
 
 
@@ -148,8 +149,13 @@ class SessionBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Variables whose values are taken out of every output and record, and never written to the disk."""
     files: dict[str, str | Content] = {}
     """Name → content, placed in its directory before it starts."""
-    workspace: Literal["scratch", "read-only"] = "scratch"
+    environment: Short = ""
+    """The environment of the server whose packages it finds."""
+    packages: tuple[Short, ...] = ()
+    """Packages that it finds, of those that are installed on the server."""
+    workspace: Literal["scratch", "read-only", "overlay"] = "scratch"
     project: Short = ""
+    """The name of a project that the server offers, for a workspace other than `scratch`."""
     policy: Short | None = None
     """Another policy than the configured one; needs the scope `admin`."""
     require: tuple[Short, ...] = ()
@@ -176,10 +182,63 @@ class SessionRunBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     stdin: str | Content = ""
     env: dict[str, str] = {}
     """More variables of this run."""
+    cwd: Annotated[str, msgspec.Meta(max_length=4096)] = ""
+    """Where a run of Python takes place, a path of the session; then the session is again where it was."""
+    charts: bool = False
+    """Whether figures of matplotlib and tables of pandas are shown as data, too."""
     policy: Short | None = None
     expect: str | dict[str, Any] | None = None
     reason: Reason = ""
     label: Short = ""
+
+
+class Terminal(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The size of a terminal."""
+
+    rows: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 24
+    columns: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 80
+
+
+class ProcessBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A command to start in the background of a session."""
+
+    command: Annotated[str, msgspec.Meta(min_length=1)] | Annotated[tuple[str, ...], msgspec.Meta(min_length=1)]
+    """A line of Bash, or a list: a program and its arguments."""
+    env: dict[str, str] = {}
+    """More variables."""
+    cwd: Annotated[str, msgspec.Meta(max_length=4096)] = ""
+    """Where it begins, a path of the session; by default where the last run ended up."""
+    terminal: Terminal | None = None
+    """Give it a terminal of this size; then all that it prints comes as stdout."""
+    timeout: Seconds | None = None
+    """Seconds after which it is ended; by default it goes on for as long as the session."""
+    policy: Short | None = None
+    """Another policy than the session's; needs the scope `admin`."""
+    reason: Reason = ""
+    label: Short = ""
+
+
+class ProcessView(RunSummary, frozen=True, kw_only=True):
+    """A process in the background of a session. It is a run: follow it, look it up and cancel it by its id."""
+
+    pid: int = 0
+    """Its process id inside, as the session says; 0 if it was not started."""
+
+
+class ProcessList(msgspec.Struct, frozen=True, kw_only=True):
+    processes: tuple[ProcessView, ...]
+
+
+class Signal(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A signal for a process itself, not for its children."""
+
+    signal: Annotated[int, msgspec.Meta(ge=1, le=64)] = 15
+
+
+class ForkBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How many copies to make."""
+
+    n: Annotated[int, msgspec.Meta(ge=1, le=100)] = 1
 
 
 class SessionView(msgspec.Struct, frozen=True, kw_only=True):
@@ -372,6 +431,18 @@ class AuditStatus(msgspec.Struct, frozen=True, kw_only=True):
     head: str
     """The hash of the newest record: keep it elsewhere, and compare it later."""
     problem: str = ""
+
+
+class EnvironmentBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """An environment to make."""
+
+    name: Short
+    packages: Annotated[tuple[Short, ...], msgspec.Meta(min_length=1, max_length=500)]
+    """Requirements as pip reads them, such as `pandas>=2`."""
+
+
+class EnvironmentList(msgspec.Struct, frozen=True, kw_only=True):
+    environments: tuple[Environment, ...]
 
 
 class KeyBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import functools
 import http.client
 import json
 import os
@@ -20,10 +21,10 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar
 from urllib.parse import quote, urlencode, urlsplit
 
 import msgspec
@@ -35,6 +36,8 @@ from redoma.models import Chunk, Display, Result, Status
 if TYPE_CHECKING:
     from .client_sessions import AsyncRemoteSession, RemoteSession
 
+C = TypeVar("C")
+P = ParamSpec("P")
 T = TypeVar("T")
 _OPTIONS = (
     *("args", "backend", "env", "environment", "expect", "files", "label", "limits", "memory", "network", "outputs"),
@@ -80,13 +83,14 @@ class Client:
         self._open: set[http.client.HTTPConnection] = set()
         self.approvals = Approvals(self)
         self.changes = Changes(self)
+        self.environments = Environments(self)
 
     @property
     def asynchronous(self) -> AsyncClient:
         """The same calls for code on an event loop."""
         return AsyncClient(self)
 
-    def run(self, code: str, language: str = "python", **options: Any) -> Result:
+    def run(self, /, code: str, language: str = "python", **options: Any) -> Result:
         """Run source text there and return its `Result`.
 
         Options are those of `redoma.run` that make sense from afar: no `cwd`, and `project` is a name that the server
@@ -95,7 +99,7 @@ class Client:
         """
         return self._run({"code": code, "language": language}, options)
 
-    def command(self, argv: Iterable[str], **options: Any) -> Result:
+    def command(self, /, argv: Iterable[str], **options: Any) -> Result:
         """Run a program with its arguments there, without a shell. Options are those of `run`."""
         if isinstance(argv, str):
             raise InvalidRequest("argv is one text", why="it takes a list of words", next="split it")
@@ -107,18 +111,9 @@ class Client:
 
     def _decided(self, result: Result) -> Result:
         """Wait while a person decides on a run, and for its end."""
-        pause = _FIRST_LOOK
-        while result.status is Status.PENDING:
-            time.sleep(pause)
-            pause = min(2 * pause, _MAX_PAUSE)
-            found = self.show(result.id)
-            if found["state"] in ("cancelled", "interrupted"):
-                raise ServiceError(f"the run was {found['state']}", why=found["note"], next="run it again")
-            if found["state"] == "done":
-                result = result_of(found["result"])
-        return result
+        return self.wait(result.id) if result.status is Status.PENDING else result
 
-    def submit(self, code: str, language: str = "python", *, idempotency_key: str = "", **options: Any) -> str:
+    def submit(self, /, code: str, language: str = "python", *, idempotency_key: str = "", **options: Any) -> str:
         """Have source text run later, durably. Returns the id of the run, for `show`, `wait` and `cancel`."""
         headers = {"Idempotency-Key": idempotency_key} if idempotency_key else {}
         body = _body({"code": code, "language": language}, options)
@@ -147,9 +142,9 @@ class Client:
         Options are those of `redoma.Session`, but `project` is a name that the server offers. It is opened by `with`,
         or by its first use. Raises `InvalidRequest` for an unknown option.
         """
-        from .client_sessions import RemoteSession
+        from .client_sessions import AsyncRemoteSession, RemoteSession
 
-        return RemoteSession(self, options)
+        return RemoteSession(AsyncRemoteSession(self, options))
 
     Session = session
 
@@ -271,13 +266,14 @@ class _Unix(http.client.HTTPConnection):
 
 
 class EventLines:
-    """The events of a run, as pairs of a name and data, over a connection of its own. The run ends with it, if whoever
-    asked for it goes away. Raises `InvalidRequest` or `ServiceError`."""
+    """The events of a run, as pairs of a name and data, over a connection of its own. A run that was asked for with it
+    ends when it is closed. Raises `InvalidRequest` or `ServiceError`."""
 
-    def __init__(self, client: Client, path: str, body: dict[str, Any]) -> None:
+    def __init__(self, client: Client, path: str, body: dict[str, Any] | None = None) -> None:
+        """Ask for a run with `body`; without one, follow a run that there is."""
         self._connection, self._name = client.connection(), ""
         try:
-            self._response = client.send(self._connection, "POST", path, body)
+            self._response = client.send(self._connection, "GET" if body is None else "POST", path, body)
             if self._response.status >= 400:
                 retry = self._response.headers.get("Retry-After", "")
                 raise _refused(self._response.status, self._response.read(), retry)
@@ -298,7 +294,7 @@ class EventLines:
                     self._name = line[7:].strip().decode()
                 elif line.startswith(b"data: "):
                     return self._name, _json(line[6:])
-        except (OSError, ValueError, http.client.HTTPException) as error:
+        except (OSError, ValueError, AttributeError, http.client.HTTPException) as error:  # or another thread closed it
             self.close()
             raise ServiceError("the run was lost", why=str(error), next="see what became of it: runs()") from error
         self.close()
@@ -413,108 +409,117 @@ class Changes:
         return self._client.request("POST", f"/v1/changes/{quote(id, safe='')}/undo")
 
 
-class AsyncClient:
-    """The calls of a `Client` for code on an event loop: each is made in a thread."""
+class Environments:
+    """Packages that runs and sessions there find, by name. To make and remove them takes the scope `admin`."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
-        self.approvals = AsyncApprovals(client.approvals)
-        self.changes = AsyncChanges(client.changes)
 
-    async def run(self, code: str, language: str = "python", **options: Any) -> Result:
-        """Run source text there and return its `Result`: see `Client.run`."""
-        return await _in_thread(lambda: self._client.run(code, language, **options))
+    def list(self) -> Any:
+        """All of them, by name."""
+        return self._client.request("GET", "/v1/environments")["environments"]
 
-    async def command(self, argv: Iterable[str], **options: Any) -> Result:
-        """Run a program there: see `Client.command`."""
-        return await _in_thread(lambda: self._client.command(argv, **options))
+    def show(self, name: str) -> Any:
+        """What is in one: packages, versions, and the hashes of the files that they came from."""
+        return self._client.request("GET", f"/v1/environments/{quote(name, safe='')}")
 
-    async def submit(self, code: str, language: str = "python", *, idempotency_key: str = "", **options: Any) -> str:
-        """Have source text run later: see `Client.submit`."""
-        return await _in_thread(lambda: self._client.submit(code, language, idempotency_key=idempotency_key, **options))
+    def create(self, name: str, packages: Iterable[str]) -> Any:
+        """Install packages there, in a cell that reaches the package index alone, and name the result."""
+        return self._client.request("POST", "/v1/environments", {"name": name, "packages": [*packages]})
+
+    def update(self, name: str) -> Any:
+        """Install its packages again, in the newest versions that fit."""
+        return self._client.request("POST", f"/v1/environments/{quote(name, safe='')}/update")
+
+    def remove(self, name: str) -> Any:
+        """Remove one. Runs that have it keep its files until they end."""
+        return self._client.request("DELETE", f"/v1/environments/{quote(name, safe='')}")
+
+
+class InThreads(Generic[C]):
+    """The calls of `core` for code on an event loop: each is made in a thread."""
+
+    def __init__(self, core: C) -> None:
+        self.core = core
+
+
+def in_thread(
+    method: Callable[Concatenate[C, P], T],
+) -> Callable[Concatenate[InThreads[C], P], Coroutine[Any, Any, T]]:
+    """Return the form of a method for code on an event loop: it does the same, in a thread."""
+
+    @functools.wraps(method)
+    async def call(self: InThreads[C], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await asyncio.to_thread(method, self.core, *args, **kwargs)
+
+    return call
+
+
+class AsyncApprovals(InThreads[Approvals]):
+    """`Approvals` for code on an event loop."""
+
+    list = in_thread(Approvals.list)
+    show = in_thread(Approvals.show)
+    approve = in_thread(Approvals.approve)
+    deny = in_thread(Approvals.deny)
+
+
+class AsyncChanges(InThreads[Changes]):
+    """`Changes` for code on an event loop."""
+
+    list = in_thread(Changes.list)
+    show = in_thread(Changes.show)
+    apply = in_thread(Changes.apply)
+    discard = in_thread(Changes.discard)
+    undo = in_thread(Changes.undo)
+
+
+class AsyncEnvironments(InThreads[Environments]):
+    """`Environments` for code on an event loop."""
+
+    list = in_thread(Environments.list)
+    show = in_thread(Environments.show)
+    create = in_thread(Environments.create)
+    update = in_thread(Environments.update)
+    remove = in_thread(Environments.remove)
+
+
+class AsyncClient(InThreads[Client]):
+    """A `Client` for code on an event loop."""
+
+    def __init__(self, core: Client) -> None:
+        super().__init__(core)
+        self.approvals = AsyncApprovals(core.approvals)
+        self.changes = AsyncChanges(core.changes)
+        self.environments = AsyncEnvironments(core.environments)
+
+    run = in_thread(Client.run)
+    command = in_thread(Client.command)
+    submit = in_thread(Client.submit)
+    wait = in_thread(Client.wait)
+    runs = in_thread(Client.runs)
+    show = in_thread(Client.show)
+    cancel = in_thread(Client.cancel)
+    check = in_thread(Client.check)
+    sessions = in_thread(Client.sessions)
 
     def session(self, **options: Any) -> AsyncRemoteSession:
         """Open a Python there that keeps its variables: see `Client.session`."""
         from .client_sessions import AsyncRemoteSession
 
-        return AsyncRemoteSession(self._client, options)
+        return AsyncRemoteSession(self.core, options)
 
     Session = session
 
-    async def sessions(self) -> Any:
-        """The sessions that this key may see."""
-        return await _in_thread(self._client.sessions)
-
-    async def wait(self, id: str) -> Result:  # noqa: A002 - the run's own word
-        """Wait until a run has ended: see `Client.wait`."""
-        return await _in_thread(lambda: self._client.wait(id))
-
-    async def show(self, id: str) -> Any:  # noqa: A002 - the run's own word
-        """A run with its state, its request and its result."""
-        return await _in_thread(lambda: self._client.show(id))
-
-    async def cancel(self, id: str) -> Any:  # noqa: A002 - the run's own word
-        """End a run."""
-        return await _in_thread(lambda: self._client.cancel(id))
-
-    async def check(self, code: str, language: str = "python", policy: str | None = None) -> Any:
-        """What policy there says, without running it."""
-        return await _in_thread(lambda: self._client.check(code, language, policy))
-
     async def aclose(self) -> None:
         """Close the connections. It can be used again."""
-        self._client.close()
+        self.core.close()
 
     async def __aenter__(self) -> AsyncClient:
         return self
 
     async def __aexit__(self, *exc: object) -> None:
         await self.aclose()
-
-
-class AsyncApprovals:
-    """`Approvals` for code on an event loop."""
-
-    def __init__(self, core: Approvals) -> None:
-        self._core = core
-
-    async def list(self, *, everything: bool = False) -> Any:
-        return await _in_thread(lambda: self._core.list(everything=everything))
-
-    async def show(self, id: str) -> Any:  # noqa: A002 - as above
-        return await _in_thread(lambda: self._core.show(id))
-
-    async def approve(self, id: str, *, reason: str, digest: str = "") -> Any:  # noqa: A002 - as above
-        return await _in_thread(lambda: self._core.approve(id, reason=reason, digest=digest))
-
-    async def deny(self, id: str, *, reason: str) -> Any:  # noqa: A002 - as above
-        return await _in_thread(lambda: self._core.deny(id, reason=reason))
-
-
-class AsyncChanges:
-    """`Changes` for code on an event loop."""
-
-    def __init__(self, core: Changes) -> None:
-        self._core = core
-
-    async def list(self) -> Any:
-        return await _in_thread(self._core.list)
-
-    async def show(self, id: str) -> Any:  # noqa: A002 - as above
-        return await _in_thread(lambda: self._core.show(id))
-
-    async def apply(self, id: str, *, paths: Iterable[str] | None = None, named: Iterable[str] = ()) -> Any:  # noqa: A002
-        return await _in_thread(lambda: self._core.apply(id, paths=paths, named=named))
-
-    async def discard(self, id: str) -> Any:  # noqa: A002 - as above
-        return await _in_thread(lambda: self._core.discard(id))
-
-    async def undo(self, id: str) -> Any:  # noqa: A002 - as above
-        return await _in_thread(lambda: self._core.undo(id))
-
-
-async def _in_thread(call: Callable[[], T]) -> T:
-    return await asyncio.to_thread(call)
 
 
 def _body(what: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:

@@ -10,32 +10,39 @@ import asyncio
 import errno
 import os
 import threading
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar, cast
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 import msgspec
 
-from ...lib.errors import InvalidRequest, RedomaError, ServiceError
-from ...models import Chunk, Isolation, Language, Result
+from ...exec import AsyncProcess, Output
+from ...lib.errors import InvalidRequest, RedomaError, Refused, ServiceError
+from ...models import Chunk, Effect, Isolation, Language, Result
 from ...pipeline.loop import SharedLoop
-from ...pipeline.sync import Driven, Executor, driven, driven_end
+from ...pipeline.sync import Driven, Executor, driven, driven_end, wrapped
 from ...sessions.channel import Answer
 from ...sessions.folder import AsyncFiles, FilesOfSession
-from ...sessions.session import Event, RunOptions, deliver
+from ...sessions.session import Event, RunOptions, SessionUsage, deliver
 from . import client as plain
 
 if TYPE_CHECKING:
+    from ...models import Submission
+    from ...pipeline.executor import AsyncExecutor
     from .client import Client
 
 T = TypeVar("T")
-_OPTIONS = (
-    *("backend", "env", "files", "idle", "label", "lifetime", "limits", "memory", "policy", "project", "reason"),
-    *("require", "secrets", "timeout", "workspace"),
+_PLAIN = (
+    *("backend", "env", "environment", "idle", "label", "lifetime", "policy", "project", "reason", "secrets"),
+    "workspace",
 )
-_RUN_OPTIONS = tuple(name for name in RunOptions.__annotations__ if name not in ("requester", "whole_output"))
+"""Options of a session that are sent as they are."""
+_OPTIONS = (*_PLAIN, "files", "limits", "memory", "packages", "require", "timeout")
+_RUN_PLAIN = ("charts", "context", "cwd", "env", "expect", "label", "policy", "reason")
 _CALLBACKS = ("on_stdout", "on_stderr", "on_result")
+_PROCESS_OPTIONS = ("timeout", "policy", "reason", "label")
+_RUN_OPTIONS = (*_RUN_PLAIN, "args", "limits", "stdin", "timeout", *_CALLBACKS)
 
 
 async def _in_thread(call: Any) -> Any:
@@ -45,23 +52,22 @@ async def _in_thread(call: Any) -> Any:
 class AsyncRemoteSession:
     """A session of a service. Use it as an asynchronous context manager, or call `aclose` when done.
 
-    What `redoma.AsyncSession` has it has too, but for processes in the background (`start`).
+    It has what `redoma.AsyncSession` has, but for `apply`: two have to agree on changes of a service's project, so
+    `keep` them, and have another key apply them. `show` looks at it again.
     """
 
-    def __init__(self, client: Client, options: dict[str, Any]) -> None:
+    def __init__(self, client: Client, options: dict[str, Any], *, shown: Any = None) -> None:
+        """`shown`: what the service says of it, if it is open already."""
         plain.must_be_known(options, _OPTIONS)
-        limits = plain.limits_of(options)
-        own = ("backend", "env", "idle", "label", "lifetime", "policy", "project", "reason", "secrets", "workspace")
-        self._body = {name: options[name] for name in own if options.get(name)}
-        if limits:
+        self._body = {name: options[name] for name in _PLAIN if options.get(name)}
+        self._body |= {name: list(options[name]) for name in ("packages", "require") if options.get(name)}
+        if limits := plain.limits_of(options):
             self._body["limits"] = limits
         if options.get("files"):
             self._body["files"] = plain.files_of(options["files"])
-        if options.get("require"):
-            self._body["require"] = list(options["require"])
-        self._client = client
+        self.client = client
         self._opening = asyncio.Lock()
-        self._shown: Any = None
+        self._shown = shown
         self._closed = False
         self.files = AsyncRemoteFiles(self)
         """Its files."""
@@ -79,7 +85,7 @@ class AsyncRemoteSession:
             if self._closed:
                 raise ServiceError("the session has ended", why="it was closed", next="open another")
             if self._shown is None:
-                self._shown = await _in_thread(lambda: self._client.request("POST", "/v1/sessions", self._body))
+                self._shown = await _in_thread(lambda: self.client.request("POST", "/v1/sessions", self._body))
 
     async def show(self) -> Any:
         """What the service says of it: state, why it has ended, when it was used."""
@@ -119,12 +125,39 @@ class AsyncRemoteSession:
         """Have a new Python, without variables or processes of the old one."""
         self._shown = await self.ask("POST", "/restart")
 
+    async def forget(self, context: str = "main") -> None:
+        """Drop the variables of a context, once no run goes on."""
+        await self.ask("DELETE", f"/contexts/{quote(context, safe='')}")
+
+    async def usage(self) -> SessionUsage:
+        """What its processes and files use now."""
+        return _read(await self.ask("GET", "/usage"), SessionUsage)
+
+    async def fork(self, n: int = 1) -> list[AsyncRemoteSession]:
+        """Copy it, as it is now, with its variables and files: see `AsyncSession.fork`. Close each copy when done."""
+        copies = (await self.ask("POST", "/fork", {"n": n}))["sessions"]
+        return [AsyncRemoteSession(self.client, {}, shown=shown) for shown in copies]
+
+    # --- its project ---
+
+    async def changes(self) -> Effect:
+        """What it has changed in its project so far (`workspace="overlay"`)."""
+        return _read(await self.ask("GET", "/changes"), Effect)
+
+    async def keep(self) -> Any:
+        """Keep what it has changed so far: what is returned has the `id` with which another key can apply it."""
+        return await self.ask("POST", "/changes/keep")
+
+    async def discard(self) -> None:
+        """Drop what it has changed in its project. Variables and its other files stay."""
+        await self.ask("POST", "/changes/discard")
+
     async def aclose(self) -> None:
         """End it: nothing of it is left when this returns. Safe to call twice."""
         closed, self._closed = self._closed, True
         if self._shown is not None and not closed:
             try:
-                await _in_thread(lambda: self._client.request("DELETE", f"/v1/sessions/{self.id}"))
+                await _in_thread(lambda: self.client.request("DELETE", f"/v1/sessions/{self.id}"))
             except ServiceError as error:
                 if error.status != 404:  # it has been forgotten
                     raise
@@ -139,13 +172,13 @@ class AsyncRemoteSession:
     async def ask(self, method: str, below: str, body: Any = None) -> Any:
         """Send a request about it; it is opened first if need be."""
         await self.open()
-        return await _in_thread(lambda: self._client.request(method, f"/v1/sessions/{self.id}{below}", body))
+        return await _in_thread(lambda: self.client.request(method, f"/v1/sessions/{self.id}{below}", body))
 
     async def fetch(self, method: str, below: str) -> tuple[bytes, Any]:
         """As `ask`, for an answer that is no JSON: its body and its headers."""
         await self.open()
         path = f"/v1/sessions/{self.id}{below}"
-        return cast("tuple[bytes, Any]", await _in_thread(lambda: self._client.fetch(method, path)))
+        return cast("tuple[bytes, Any]", await _in_thread(lambda: self.client.fetch(method, path)))
 
     # --- runs ---
 
@@ -157,6 +190,10 @@ class AsyncRemoteSession:
         """Run a Bash script."""
         return await self.run(script, "bash", **options)
 
+    async def javascript(self, /, code: str, **options: Any) -> Result:
+        """Run JavaScript, in a process of its own: files stay, variables don't."""
+        return await self.run(code, "javascript", **options)
+
     async def command(self, /, command: str | Iterable[str], **options: Any) -> Result:
         """Run a command: a text is a line of Bash, a list is a program and its arguments."""
         if isinstance(command, str):
@@ -166,10 +203,17 @@ class AsyncRemoteSession:
     def stream(self, code: str, language: Language = "python", **options: Any) -> AsyncRemoteSessionRun:
         """Run source text there and follow it: `async for event in run` (a `Chunk` or a `Display`), then `run.result`.
         Left early, with `aclose` or by the end of its block, the run is interrupted."""
+        return self._stream({"code": code, "language": language}, options)
+
+    def stream_command(self, argv: Iterable[str], **options: Any) -> AsyncRemoteSessionRun:
+        """Run a program with its arguments, and follow it as `stream` does."""
+        return self._stream({"argv": list(argv), "language": "command"}, options)
+
+    def _stream(self, what: dict[str, Any], options: dict[str, Any]) -> AsyncRemoteSessionRun:
         for name in _CALLBACKS:
             if options.get(name) is not None:
                 raise InvalidRequest(f"{name} was given to a stream", why="it would get nothing", next="leave it out")
-        return AsyncRemoteSessionRun(self, _run_body({"code": code, "language": language}, options))
+        return AsyncRemoteSessionRun(self, _run_body(what, options))
 
     async def _run(self, what: dict[str, Any], options: dict[str, Any]) -> Result:
         body = _run_body(what, options)
@@ -178,12 +222,43 @@ class AsyncRemoteSession:
         async with AsyncRemoteSessionRun(self, body) as run:
             return await deliver(run, cast("RunOptions", options))
 
+    # --- processes in the background ---
+
+    async def start(
+        self,
+        command: str | Iterable[str],
+        *,
+        env: Mapping[str, str] | None = None,
+        cwd: str = "",
+        pty: bool = False,
+        size: tuple[int, int] | None = None,
+        **options: Any,
+    ) -> AsyncRemoteProcess:
+        """Start a command in the background there: see `AsyncSession.start`. Raises `Refused` if policy said no."""
+        plain.must_be_known(options, _PROCESS_OPTIONS)
+        body: dict[str, Any] = {"command": command if isinstance(command, str) else list(command)}
+        body |= {name: value for name, value in options.items() if value}
+        body |= {name: value for name, value in (("env", dict(env or {})), ("cwd", cwd)) if value}
+        if pty or size:
+            rows, columns = size or (24, 80)
+            body["terminal"] = {"rows": rows, "columns": columns}
+        shown = await self.ask("POST", "/processes", body)
+        if shown["state"] == "done" and not shown["pid"]:
+            result = await _in_thread(lambda: self.client.wait(shown["id"]))
+            raise Refused("the session did not run the command", result)
+        return AsyncRemoteProcess(self, shown)
+
+
+def _read(shape: Any, kind: type[T]) -> T:
+    try:
+        return msgspec.convert(shape, kind)
+    except msgspec.ValidationError as error:
+        raise ServiceError("the answer can't be read", why=str(error), next="use a client of its version") from error
+
 
 def _run_body(what: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
     plain.must_be_known(options, _RUN_OPTIONS)
-    body = what | {
-        name: options[name] for name in ("context", "env", "expect", "label", "policy", "reason") if options.get(name)
-    }
+    body = what | {name: options[name] for name in _RUN_PLAIN if options.get(name)}
     if limits := plain.limits_of(options):
         body["limits"] = limits
     if options.get("args"):
@@ -214,7 +289,7 @@ class AsyncRemoteSessionRun:
             session = self._session
             await session.open()
             path = f"/v1/sessions/{session.id}/run/stream"
-            self._lines = await _in_thread(lambda: plain.EventLines(session._client, path, self._body))
+            self._lines = await _in_thread(lambda: plain.EventLines(session.client, path, self._body))
         lines = self._lines
         while not self._over:
             try:
@@ -258,6 +333,86 @@ class AsyncRemoteSessionRun:
 
     async def __aexit__(self, *exc: object) -> None:
         await self.aclose()
+
+
+class AsyncRemoteProcess(AsyncProcess):
+    """A process in the background of a session of a service. What changes it is awaited: `await process.signal(2)`."""
+
+    def __init__(self, session: AsyncRemoteSession, shown: Any) -> None:
+        super().__init__("the session", cast("AsyncExecutor", None), cast("Submission", None), None)
+        self._session, self.id = session, str(shown["id"])
+        self.pid = int(shown["pid"])
+        """Its process id inside, as the session says."""
+        self._task = asyncio.get_running_loop().create_task(self._follow())
+        # That it has no result is told by `wait` and `result`, and is no news if nobody asks.
+        self._task.add_done_callback(lambda task: task.cancelled() or task.exception())
+
+    async def _follow(self) -> Result:
+        events: asyncio.Queue[tuple[str, Any] | Exception | None] = asyncio.Queue()
+        lines = await _in_thread(lambda: plain.EventLines(self._session.client, f"/v1/runs/{self.id}/events"))
+        loop = asyncio.get_running_loop()
+        # A thread of its own: the loop has few, and this one waits for as long as the process lives.
+        threading.Thread(target=_pass_on, args=(lines, loop, events.put_nowait), daemon=True).start()
+        result, note = None, ""
+        try:
+            while (event := await events.get()) is not None:
+                if isinstance(event, Exception):
+                    raise event
+                name, data = event
+                if name == "output":
+                    self._printed[data["stream"]].add(data["text"])
+                elif name == "result":
+                    result = plain.result_of(data)
+                elif name == "state":
+                    note = data["note"]
+        finally:
+            lines.close()
+            for printed in self._printed.values():
+                printed.end()
+        if result is None:
+            raise ServiceError("the process has no result", why=note or "it was ended", next="start it again")
+        return result
+
+    async def start(self) -> None:
+        """It was started by the session: raises `InvalidRequest`."""
+        raise self._unstartable()
+
+    async def write_stdin(self, data: str | bytes) -> None:
+        """Send it input. Waits while much of it is unread."""
+        await self._tell("input", data.encode() if isinstance(data, str) else bytes(data))
+
+    async def close_stdin(self) -> None:  # type: ignore[override] # a request, which takes time
+        """Close its input."""
+        await self._tell("input?end=true", b"")
+
+    async def signal(self, number: int) -> None:  # type: ignore[override] # the same
+        """Send a signal to the program itself, not to its children."""
+        await self._tell("signal", {"signal": number})
+
+    async def resize(self, rows: int, columns: int) -> None:
+        """Its terminal, if it has one, has another size from now on."""
+        await self._tell("resize", {"rows": rows, "columns": columns})
+
+    async def close(self) -> None:
+        """End it if it still runs. Safe to call twice."""
+        if not self.started().done():
+            with suppress(ServiceError):  # the session is gone, and it with the session
+                await _in_thread(lambda: self._session.client.cancel(self.id))
+        await super().close()
+
+    async def _tell(self, what: str, body: Any) -> None:
+        await self._session.ask("POST", f"/processes/{self.id}/{what}", body)
+
+
+def _pass_on(lines: plain.EventLines, loop: asyncio.AbstractEventLoop, put: Callable[[Any], None]) -> None:
+    """Pass events on to a loop, then None; or what went wrong."""
+    with suppress(RuntimeError):  # the loop is closed
+        try:
+            for event in lines:
+                loop.call_soon_threadsafe(put, event)
+            loop.call_soon_threadsafe(put, None)
+        except ServiceError as error:
+            loop.call_soon_threadsafe(put, error)
 
 
 class AsyncRemoteFiles(AsyncFiles):
@@ -323,14 +478,36 @@ class RemoteSessionRun(Driven[AsyncRemoteSessionRun]):
             yield event
 
 
-class RemoteSession(Driven[AsyncRemoteSession]):
-    """A session of a service. Use it as a context manager, or call `close` when done.
+class RemoteProcess(Driven[AsyncRemoteProcess]):
+    """A process in the background of a session of a service: talk to it, `wait` for it, `close` it."""
 
-    What `redoma.Session` has it has too, but for processes in the background (`start`).
+    stdout_stream = wrapped(AsyncRemoteProcess.stdout_stream, Output)
+    stderr_stream = wrapped(AsyncRemoteProcess.stderr_stream, Output)
+    write_stdin = driven(AsyncRemoteProcess.write_stdin)
+    close_stdin = driven(AsyncRemoteProcess.close_stdin)
+    signal = driven(AsyncRemoteProcess.signal)
+    resize = driven(AsyncRemoteProcess.resize)
+    wait = driven(AsyncRemoteProcess.wait)
+    close = driven_end(AsyncRemoteProcess.close)
+
+    @property
+    def pid(self) -> int:
+        """Its process id inside, as the session says."""
+        return self.core.pid
+
+    @property
+    def result(self) -> Result:
+        """The result, when it has ended. Raises `RedomaError` before."""
+        return self.core.result
+
+
+class RemoteSession(Driven[AsyncRemoteSession]):
+    """A session of a service, with what `redoma.Session` has but `apply`: see `AsyncRemoteSession`. Use it as a context
+    manager, or call `close` when done.
     """
 
-    def __init__(self, client: Client, options: dict[str, Any]) -> None:
-        super().__init__(AsyncRemoteSession(client, options), _loop)
+    def __init__(self, core: AsyncRemoteSession) -> None:
+        super().__init__(core, _loop)
         self.files = FilesOfSession(self.core.files, _loop)
         """Its files."""
 
@@ -338,15 +515,33 @@ class RemoteSession(Driven[AsyncRemoteSession]):
     show = driven(AsyncRemoteSession.show)
     run = driven(AsyncRemoteSession.run)
     bash = driven(AsyncRemoteSession.bash)
+    javascript = driven(AsyncRemoteSession.javascript)
     command = driven(AsyncRemoteSession.command)
     restart = driven(AsyncRemoteSession.restart)
     complete = driven(AsyncRemoteSession.complete)
     interrupt = driven(AsyncRemoteSession.interrupt)
+    forget = driven(AsyncRemoteSession.forget)
+    usage = driven(AsyncRemoteSession.usage)
+    changes = driven(AsyncRemoteSession.changes)
+    keep = driven(AsyncRemoteSession.keep)
+    discard = driven(AsyncRemoteSession.discard)
     close = driven_end(AsyncRemoteSession.aclose)
 
     def stream(self, code: str, language: Language = "python", **options: Any) -> RemoteSessionRun:
         """Run source text there and follow it: `with … as run`, `for event in run`, then `run.result`."""
         return RemoteSessionRun(self.core.stream(code, language, **options), _loop)
+
+    def stream_command(self, argv: Iterable[str], **options: Any) -> RemoteSessionRun:
+        """Run a program with its arguments, and follow it as `stream` does."""
+        return RemoteSessionRun(self.core.stream_command(argv, **options), _loop)
+
+    def start(self, command: str | Iterable[str], **options: Any) -> RemoteProcess:
+        """Start a command in the background there: see `AsyncRemoteSession.start`."""
+        return RemoteProcess(_loop.wait(self.core.start(command, **options)), _loop)
+
+    def fork(self, n: int = 1) -> list[RemoteSession]:
+        """Copy it, as it is now: see `AsyncRemoteSession.fork`."""
+        return [RemoteSession(core) for core in _loop.wait(self.core.fork(n))]
 
     @property
     def id(self) -> str:

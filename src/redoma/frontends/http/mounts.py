@@ -45,7 +45,7 @@ def mounted(service: Service) -> Iterator[Mount]:
 
 
 def handler(mount: Mount) -> ASGIRouteHandler:
-    """The same for litestar."""
+    """Return litestar's handler for a mount."""
     from litestar import asgi
 
     async def answer(scope: Any, receive: Any, send: Any) -> None:

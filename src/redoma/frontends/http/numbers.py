@@ -17,7 +17,7 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 class Sample(NamedTuple):
-    """How things were at one moment."""
+    """Cells and memory at one moment."""
 
     time: float
     ready: int
@@ -30,7 +30,7 @@ class Sample(NamedTuple):
 
 
 class Numbers:
-    """Takes a sample every few seconds, and keeps those of an hour."""
+    """Takes a sample every ten seconds, and keeps those of the last hour."""
 
     def __init__(self) -> None:
         self.samples: deque[Sample] = deque(maxlen=_KEPT)
@@ -43,7 +43,7 @@ class Numbers:
 
 
 def sample() -> Sample:
-    """How things are now."""
+    """Take one sample."""
     counts = metrics.pool_counts()
 
     def total(*states: str) -> int:

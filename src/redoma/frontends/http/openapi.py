@@ -19,6 +19,7 @@ from .bodies import Problem
 TAGS = {
     "runs": "Run code and commands, and follow them.",
     "sessions": "A Python that keeps its variables, and its files.",
+    "environments": "Packages that runs and sessions find.",
     "approvals": "What waits for a person.",
     "changes": "What runs in overlays would change in a project.",
     "policy": "What policy says, without running anything.",

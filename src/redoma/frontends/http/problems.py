@@ -20,6 +20,7 @@ from ...lib.errors import (
     ApprovalError,
     AuditError,
     BackendError,
+    BackendUnavailable,
     Conflict,
     InvalidRequest,
     RedomaError,
@@ -84,6 +85,8 @@ def problem_of(error: Exception) -> tuple[int, Problem, int]:
             return 409, _told(error), 0
         case ApprovalError() | WorkspaceError():
             return 409, _told(error), 0
+        case BackendUnavailable():  # what this host lacks, as results of runs say too
+            return 503, _told(error), 60
         case StoreError() | AuditError() | BackendError():
             tell(ERROR, "service.failed", error=type(error).__name__)
             words = Problem(

@@ -19,16 +19,17 @@ from ...approval import Ledger
 from ...audit import AuditLog
 from ...backends.base import Backend
 from ...config import Config
+from ...exec import AsyncOutput
 from ...lib import files
-from ...lib.errors import ConfigError, InvalidRequest, RedomaError
+from ...lib.errors import ConfigError, InvalidRequest, RedomaError, Refused
 from ...lib.sqlite import NAME as APPROVALS
 from ...lib.sqlite import Store
-from ...models import Chunk, Display, Limits, Result, Status, Submission
+from ...models import Chunk, Display, Limits, Result, Status, Stream, Submission
 from ...pipeline.executor import AsyncExecutor
 from ...pipeline.intake import Options
 from ...telemetry import ERROR, INFO, tell
 from ..shapes import result_json
-from .bodies import Mode, RunBody, RunState, SessionRunBody, SomeLimits, content
+from .bodies import Mode, ProcessBody, RunBody, RunState, SessionRunBody, SomeLimits, content
 from .keys import Key, Keys
 from .numbers import Numbers
 from .problems import Answered, no_key, not_allowed, not_found, too_many, without_paths
@@ -38,24 +39,25 @@ from .store import open_store
 if TYPE_CHECKING:
     import sqlite3
 
-    from ...sessions.session import AsyncSessionRun
+    from ...sessions.session import AsyncSessionProcess, AsyncSessionRun
 
 _FLUSH = 0.5
-"""Seconds after which runs that nobody was promised are written down, several at once."""
+"""Seconds between writes of runs that are not durable, several at once."""
 _LOOK = 0.5
-"""Seconds between looks for answers to what runs wait for."""
+"""Seconds between looks for answers to approvals that runs wait for."""
 _PRUNE = 60.0
 MAX_KEPT = 1 << 30
 """Bytes of results that are kept; the oldest go first."""
 _ID = re.compile(r"[0-9a-f]{32}\Z")
 _IDEMPOTENCY = re.compile(r"[\x21-\x7e]{1,200}\Z")
 _FACTOR = 10
-"""How much more than the configured limits a caller may ask for, where nothing is configured."""
+"""How many times the configured limits a caller may ask for, unless `server.max_limits` says otherwise."""
+_STOPPED = "the server was stopped while it ran"
 _ENDED: tuple[RunState, ...] = ("done", "cancelled", "interrupted")
 
 
 class Row(msgspec.Struct, kw_only=True):
-    """A run as it is kept."""
+    """A run, as it is in the database."""
 
     id: str
     key: str
@@ -81,19 +83,23 @@ class Row(msgspec.Struct, kw_only=True):
 
 
 class Job:
-    """A run that this process has in its hands."""
+    """A run that this process drives, or that waits here for an approval."""
 
     def __init__(self, row: Row, *, durable: bool, secrets: dict[str, str]) -> None:
         self.row, self.durable, self.secrets = row, durable, secrets
         self.turn: AsyncSessionRun | None = None
         """What runs, if it is in a session."""
+        self.process: AsyncSessionProcess | None = None
+        """What runs, if it is in the background of a session."""
+        self.has_begun = False
+        """Of a process: whether it was started."""
         self.events: list[Chunk | Display] = []
         self.task: asyncio.Task[None] | None = None
         self.error: RedomaError | None = None
         self.why = ""
-        """Why it was cancelled by us."""
+        """Why the service cancelled it; empty if it did not."""
         self.signal = asyncio.Event()
-        """Set at the next change; there is another one then."""
+        """Set at the next change, and then replaced by a new one."""
 
     def touch(self) -> None:
         """Wake whoever follows it."""
@@ -106,7 +112,7 @@ class Job:
 
 
 class Quota:
-    """What one key has used of what it may use."""
+    """How much of its rate and its concurrency a key has used."""
 
     def __init__(self, key: Key) -> None:
         self.concurrency = key.concurrency
@@ -126,7 +132,7 @@ class Quota:
 
 
 class Service:
-    """Everything behind the routes. `start` it on the event loop that it lives on, and `stop` it there."""
+    """Everything behind the routes. Call `start` and `stop` on the event loop that serves them."""
 
     def __init__(self, config: Config, *, backends: Iterable[Backend] | None = None) -> None:
         self.store = open_store(config.state)
@@ -143,7 +149,7 @@ class Service:
         self.running = self.settings.running or 4 * (os.cpu_count() or 1)
         self.draining = False
         self.stopping = asyncio.Event()
-        """Set when it drains: what only waits for news need not wait on."""
+        """Set when it drains, so that streams of events end."""
         self.failure = ""
         """Why it could not start."""
         self.waiting = 0
@@ -164,7 +170,7 @@ class Service:
     # --- life ---
 
     async def start(self) -> None:
-        """Take the database over, account for what a crash has left, and go on with what was queued."""
+        """Lock the database, report runs that a crash interrupted, and continue with those that were queued."""
         try:
             self._own()
             left = await asyncio.to_thread(self._recover)
@@ -200,7 +206,7 @@ class Service:
         self._lock = fd
 
     def _recover(self) -> list[Row]:
-        """Report what ran when the last process ended as interrupted; returns what is to be gone on with."""
+        """Mark runs that were running when the last process ended as interrupted. Returns those to continue with."""
         stopped, lost = "the server ended while it ran", "the server was restarted, and its secrets were not kept"
         now = time.time()
         with self.store.writing() as db:
@@ -222,13 +228,16 @@ class Service:
         for job in list(self._jobs.values()):
             if job.row.state == "queued" and job.durable and job.task is not None:
                 job.task.cancel()
+            elif job.process is not None and job.task is not None:  # it may have no end of its own
+                job.why = _STOPPED
+                job.task.cancel()
             job.touch()
 
     def give_up(self) -> None:
         """Cancel what runs now, without waiting for it to end by itself."""
         for job in list(self._jobs.values()):
             if job.task is not None and not job.task.done():
-                job.why = "the server was stopped while it ran"
+                job.why = _STOPPED
                 job.task.cancel()
 
     async def stop(self) -> None:
@@ -307,19 +316,49 @@ class Service:
         self._admit(key, mode)
         turn = held.turn(self, key, body)
         asked = {name: getattr(body, name) for name in ("code", "argv", "language", "limits", "stdin", "env", "expect")}
-        row = Row(
-            id=turn.submission.request.id,
-            key=key.id,
-            mode=mode,
-            created=time.time(),
-            body=RunBody(**asked, reason=body.reason, label=body.label or held.label),
-            session=held.id,
-        )
-        job = Job(row, durable=False, secrets={})
+        job = self._job_in(held, key, turn.submission.request.id, mode, asked, body)
         job.turn = turn
-        self._jobs[row.id] = job
         self._begin(job, None)
         return job
+
+    def accept_process(self, key: Key, held: Held, body: ProcessBody) -> Job:
+        """Accept a process in the background of a session: a run that goes on until it ends, or the session does.
+
+        Raises `InvalidRequest` for what makes no sense, `Answered` for what is refused.
+        """
+        self._admit(key, "stream")
+        process = held.process(self, key, body)
+        is_line = isinstance(body.command, str)
+        asked = {"language": "bash" if is_line else "command", "code" if is_line else "argv": body.command}
+        job = self._job_in(held, key, process.id, "stream", {**asked, "env": body.env}, body)
+        job.process = process
+        self._begin(job, None)
+        return job
+
+    def _job_in(
+        self,
+        held: Held,
+        key: Key,
+        id: str,  # noqa: A002 - the row's own word
+        mode: Mode,
+        asked: dict[str, Any],
+        body: SessionRunBody | ProcessBody,
+    ) -> Job:
+        body_of_run = RunBody(**asked, reason=body.reason, label=body.label or held.label)
+        row = Row(id=id, key=key.id, mode=mode, created=time.time(), body=body_of_run, session=held.id)
+        self._jobs[id] = job = Job(row, durable=False, secrets={})
+        return job
+
+    def processes(self, held: Held) -> list[Job]:
+        """The processes in the background of a session that have not ended, oldest first."""
+        jobs = [job for job in self._jobs.values() if job.process is not None and job.row.session == held.id]
+        return [job for job in jobs if job.task is not None]
+
+    async def begun(self, job: Job) -> Row:
+        """Wait until a process was started, or has ended without that. Raises what went wrong."""
+        while job.task is not None and not job.has_begun:
+            await job.changed()
+        return job.row if job.has_begun else await self.ended(job)
 
     async def _as_it_is(self, row: Row) -> Job | Row:
         """A run that was read from the database, as it is now: it may have ended since."""
@@ -404,7 +443,7 @@ class Service:
                 )
 
     def _admit(self, key: Key, mode: Mode) -> None:
-        """Refuse what is too much, now."""
+        """Raise `Answered` if the server is stopping, the key has too many runs, or the queue is full."""
         if self.draining:
             raise Answered(503, "the server is stopping", next="try again later", retry=5)
         quota = self.quota(key)
@@ -415,7 +454,7 @@ class Service:
 
     @asynccontextmanager
     async def turn(self, key: Key) -> AsyncIterator[None]:
-        """While something of this key runs that is none of our own runs: it counts as one, and waits for its turn as
+        """Count something else that this key does, such as a call by `/mcp`, as a run: it takes a slot, and waits for
         one. Raises `Answered` if there are too many."""
         self._admit(key, "sync")
         quota = self.quota(key)
@@ -450,7 +489,7 @@ class Service:
         job.task = asyncio.create_task(self._drive(job, submission))
 
     async def _drive(self, job: Job, submission: Submission | None) -> None:
-        """Take a run from `queued` to its end, or to `waiting`. Never raises but when it is cancelled."""
+        """Take a run from `queued` to its end, or to `waiting`. Raises nothing: what went wrong is on the row."""
         row, queued = job.row, True
         key = self.keys.get(row.key)
         quota = self.quota(key) if key else None
@@ -459,7 +498,7 @@ class Service:
                 raise no_key()
             quota.active += 1
             # A session has its own place already, and one run at a time.
-            async with quota.slots, nullcontext() if job.turn else self._slots:
+            async with quota.slots, nullcontext() if row.session else self._slots:
                 self.waiting -= 1
                 queued = False
                 if job.durable and not await asyncio.to_thread(self._claim, row):
@@ -496,6 +535,8 @@ class Service:
                     job.events.append(event)
                     job.touch()
                 return turn.result
+        if job.process is not None:
+            return await self._run_process(job, job.process)
         if row.approval:
             return await self.executor.resume(row.approval, secrets=job.secrets, expect=row.body.expect)
         if submission is None:  # from before a restart
@@ -510,6 +551,23 @@ class Service:
                 job.touch()
             return live.result
 
+    async def _run_process(self, job: Job, process: AsyncSessionProcess) -> Result:
+        async def pass_on(stream: Stream, output: AsyncOutput) -> None:
+            async for text in output:
+                job.events.append(Chunk(stream, text))
+                job.touch()
+
+        try:
+            await process.start()
+            job.has_begun = True
+            job.touch()
+            await asyncio.gather(pass_on("stdout", process.stdout_stream()), pass_on("stderr", process.stderr_stream()))
+            return await process.started()
+        except Refused as error:
+            return error.result
+        finally:
+            await process.close()
+
     def _ended(self, job: Job, result: Result) -> None:
         row = job.row
         row.result, row.status = self.encoded(result, row.id), result.status.value
@@ -519,7 +577,7 @@ class Service:
             row.state, row.ended = "done", time.time()
 
     async def _keep(self, job: Job) -> None:
-        """Write down what has become of a run."""
+        """Store what became of a run: at once if it is durable, else with the next flush."""
         row = job.row
         if job.durable:
             try:
@@ -552,7 +610,7 @@ class Service:
             self._jobs.pop(job.row.id, None)
 
     async def _look_for_answers(self) -> None:
-        """Go on with runs that wait for a person, once somebody has answered, here or with `redoma approvals`."""
+        """Continue runs that wait for a person once somebody has answered, here or with `redoma approvals`."""
         taken: set[str] = set()
         while True:
             with suppress(TimeoutError):
@@ -577,7 +635,7 @@ class Service:
                     tell(ERROR, "service.failed", run=job.row.id, error=type(error).__name__)
 
     def answered(self) -> None:
-        """Somebody has answered a question: look at once."""
+        """Look for answers now: somebody has just given one."""
         self._answered.set()
 
     async def _prune(self) -> None:
@@ -595,8 +653,7 @@ class Service:
         found: Job | Row | None = None
         if _ID.match(id):
             found = self._jobs.get(id) or await asyncio.to_thread(self._load, id)
-        row = found.row if isinstance(found, Job) else found
-        if found is None or row is None or not _may_see(key, row):
+        if found is None or not _may_see(key, row_of(found)):
             raise not_found("run")
         return found
 
@@ -615,7 +672,7 @@ class Service:
     async def cancel(self, key: Key, id: str) -> Row:  # noqa: A002 - the row's own word
         """End a run, whatever its state; one that is over stays as it is."""
         found = await self.find(key, id)
-        row = found.row if isinstance(found, Job) else found
+        row = row_of(found)
         if row.key != key.id and not key.may("admin"):
             raise not_allowed("admin, as another key has asked for this run")
         if isinstance(found, Job) and found.task is not None:
@@ -642,11 +699,14 @@ class Service:
         return job.row
 
     async def follow(self, found: Job | Row, *, until_over: bool = True) -> AsyncIterator[tuple[str, Any]]:
-        """What happens to a run, as pairs of a name and data: `state`, `output`, `display`, `result`."""
-        row = found.row if isinstance(found, Job) else found
+        """Yield what happens to a run, as pairs of a name (`state`, `output`, `display`, `result`) and data.
+
+        With `until_over=False` it ends also when the run begins to wait for a person.
+        """
+        row = row_of(found)
         state, sent = "", 0
         while True:
-            # Taken before we look: whoever reads this is slow, and what happens meanwhile must not be missed.
+            # Taken before we look: the reader may be slow, and a change meanwhile must not be missed.
             signal = found.signal if isinstance(found, Job) else None
             if row.state != state:
                 state = row.state
@@ -717,7 +777,7 @@ class Service:
         return None
 
     def _claim(self, row: Row) -> bool:
-        """From `queued` to `running`, for good. False if it is not queued any more."""
+        """Commit the step from `queued` to `running`. False if it is not queued any more."""
         with self.store.writing() as db:
             now = time.time()
             done = "UPDATE runs SET state = 'running', started = coalesce(started, ?) WHERE id = ? AND state = 'queued'"
@@ -765,14 +825,19 @@ class Service:
                     break
 
 
+def row_of(found: Job | Row) -> Row:
+    """The row of a run, whether this process has it in its hands or it was read from the database."""
+    return found.row if isinstance(found, Job) else found
+
+
 def _may_see(key: Key, row: Row) -> bool:
-    """Whose run it is, who reads all of them, and who decides on what it would change or wants to do."""
+    """Whether a key may see a run: its own; all with `audit`; with `approve` those that somebody has to decide on."""
     decides = key.may("approve") and bool(row.approval or row.body.workspace == "overlay")
     return row.key == key.id or key.may("audit") or decides
 
 
 def encode(shape: Any) -> bytes:
-    """JSON, also of names that are no UTF-8: their bytes are escaped as lone surrogates."""
+    """Return JSON, also of file names that are not UTF-8 (as lone surrogates)."""
     try:
         return msgspec.json.encode(shape)
     except UnicodeEncodeError:

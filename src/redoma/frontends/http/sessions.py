@@ -1,7 +1,7 @@
-"""Sessions of the service: whose they are, how many there may be, and when they are forgotten.
+"""Sessions of the service: which key has opened them, how many there may be, and when they end.
 
-They are in memory only: a session is a process, and ends with the server. What ran in one is a run like any other, in
-the list of runs and on record.
+They are kept in memory only, since a session is a process and ends with the server. Runs in them are in the list of
+runs and in the audit log like any others.
 """
 
 from __future__ import annotations
@@ -11,27 +11,27 @@ import errno
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from ...lib.errors import BackendError, InvalidRequest, RedomaError
-from ...sessions.session import AsyncSession, RunOptions, SessionOptions
+from ...sessions.session import AsyncSession, ProcessOptions, RunOptions, SessionOptions
 from ...telemetry import ERROR, tell
-from .bodies import SessionBody, SessionRunBody, SessionView, content
+from .bodies import ProcessBody, SessionBody, SessionRunBody, SessionView, content
 from .keys import Key
 from .problems import Answered, not_allowed, not_found, too_many, without_paths
 
 if TYPE_CHECKING:
-    from ...sessions.session import AsyncSessionRun
+    from ...sessions.session import AsyncSessionProcess, AsyncSessionRun
     from .service import Service
 
 _SWEEP = 2.0
-"""Seconds between looks for sessions whose key is no longer good, or that can be forgotten."""
+"""Seconds between looks for sessions whose key was revoked, or that ended long ago."""
 _REMEMBERED = 600.0
-"""Seconds for which a session that has ended by itself is still listed, with the reason, and can be restarted."""
+"""Seconds for which a session that ended by itself stays listed, with the reason, and can be restarted."""
 _MAX_ENDED = 100
-"""Sessions of one key that are remembered so."""
+"""The number of ended sessions of one key that stay listed."""
 _FACTOR = 10
 """How much longer than configured a caller may ask for a session to live."""
 
@@ -51,7 +51,7 @@ class Held:
         return self.session.id
 
     def view(self, names: dict[str, str]) -> SessionView:
-        """It for a list; `names` are those of the keys."""
+        """Return it as callers see it. `names`: id → name of the keys."""
         session = self.session
         return SessionView(
             id=self.id,
@@ -74,7 +74,15 @@ class Held:
             options["policy"] = service.policy_for(key, body.policy)
         if body.env:
             options["env"] = body.env
-        options |= {"expect": body.expect, "reason": body.reason, "requester": key.requester, "label": body.label}
+        if body.cwd:
+            options["cwd"] = body.cwd
+        options |= {
+            "charts": body.charts,
+            "expect": body.expect,
+            "reason": body.reason,
+            "requester": key.requester,
+            "label": body.label,
+        }
         with self.using():
             if body.language == "command":
                 if body.code:
@@ -89,9 +97,37 @@ class Held:
         self.runs += 1
         return run
 
+    def process(self, service: Service, key: Key, body: ProcessBody) -> AsyncSessionProcess:
+        """A process in its background, not started yet. Raises `InvalidRequest` or `Answered`."""
+        options: ProcessOptions = {"reason": body.reason, "requester": key.requester, "label": body.label}
+        if body.timeout is not None:
+            service.must_be_within({"time": body.timeout})
+            options["timeout"] = body.timeout
+        if body.policy is not None:
+            options["policy"] = service.policy_for(key, body.policy)
+        size = (body.terminal.rows, body.terminal.columns) if body.terminal else None
+        with self.using():
+            process = self.session.process(
+                body.command, env=body.env, cwd=body.cwd, pty=size is not None, size=size, **options
+            )
+        self.runs += 1
+        return process
+
+    @contextmanager
+    def copying(self) -> Iterator[None]:
+        """As `using`; and what it has that no copy can have is the caller's to mend (409)."""
+        with self.using():
+            try:
+                yield
+            except BackendError as error:
+                if self.session.ended:
+                    raise
+                why, step = without_paths(error.why), without_paths(error.next)
+                raise Answered(409, without_paths(error.what), why=why, next=step) from error
+
     @contextmanager
     def using(self) -> Iterator[None]:
-        """Something is done with it. Errors become answers: an ended session (409), a file (404, 409)."""
+        """Note that it is in use, and turn errors into answers: an ended session (409), a file (404, 409)."""
         self.used = time.time()
         try:
             yield
@@ -121,22 +157,14 @@ class Sessions:
 
     async def open(self, key: Key, body: SessionBody) -> Held:
         """Open a session. Raises `InvalidRequest` for what makes no sense, `Answered` for what is too much."""
-        service = self._service
-        if service.draining:
-            raise Answered(503, "the server is stopping", next="try again later", retry=5)
         options = self._options(key, body)
-        self._admit(key)
-        self._opening[key.id] = self._opening.get(key.id, 0) + 1
-        session = None
-        try:
-            session = AsyncSession(service.executor, **options)
-            await session.open()
-        except BaseException:
-            if session is not None:
+        with self._admitted(key):
+            session = AsyncSession(self._service.executor, **options)
+            try:
+                await session.open()
+            except BaseException:
                 await session.aclose()
-            raise
-        finally:
-            self._opening[key.id] -= 1
+                raise
         held = self._held[session.id] = Held(session, key, body.label)
         return held
 
@@ -149,6 +177,8 @@ class Sessions:
             "env": body.env,
             "secrets": body.secrets,
             "files": {name: content(given) for name, given in body.files.items()},
+            "environment": body.environment or None,
+            "packages": body.packages or None,
             "require": body.require,
             "reason": body.reason,
             "requester": key.requester,
@@ -160,14 +190,30 @@ class Sessions:
             options["workspace"], options["project"] = body.workspace, project
         return options
 
-    def _admit(self, key: Key) -> None:
-        """Refuse one session more than there may be."""
-        own = sum(held.key == key.id and held.session.alive for held in self._held.values())
-        if own + self._opening.get(key.id, 0) >= self._service.settings.sessions:
+    async def fork(self, key: Key, held: Held, n: int) -> list[Held]:
+        """Copy a session. Raises `Answered` for what is too much, or has something that no copy can have."""
+        with self._admitted(key, n), held.copying():
+            copies = [Held(session, key, held.label) for session in await held.session.fork(n)]
+        self._held |= {copy.id: copy for copy in copies}
+        return copies
+
+    @contextmanager
+    def _admitted(self, key: Key, n: int = 1) -> Iterator[None]:
+        """While sessions are opened: they count already. Raises `Answered` if there may not be so many more."""
+        if self._service.draining:
+            raise Answered(503, "the server is stopping", next="try again later", retry=5)
+        alive = [held for held in self._held.values() if held.session.alive]
+        own = sum(held.key == key.id for held in alive) + self._opening.get(key.id, 0)
+        if own + n > self._service.settings.sessions:
             raise too_many(f"this key may have {self._service.settings.sessions} sessions at one time", retry=5)
-        everything = sum(held.session.alive for held in self._held.values()) + sum(self._opening.values())
-        if everything >= self._service.config.sessions.maximum:
-            raise too_many(f"{everything} sessions are open, which is as many as may be", retry=5)
+        everything = len(alive) + sum(self._opening.values())
+        if everything + n > self._service.config.sessions.maximum:
+            raise too_many(f"{everything} sessions are open, of {self._service.config.sessions.maximum}", retry=5)
+        self._opening[key.id] = self._opening.get(key.id, 0) + n
+        try:
+            yield
+        finally:
+            self._opening[key.id] -= n
 
     def find(self, key: Key, id: str, *, to_use: bool = True) -> Held:  # noqa: A002 - the session's own word
         """A session that this key may use; or with `to_use=False` that it may see. Raises `Answered` (404)."""
@@ -183,9 +229,7 @@ class Sessions:
 
     async def restart(self, key: Key, held: Held) -> None:
         """Have a new Python in a session; one that has ended begins anew."""
-        if not held.session.alive:
-            self._admit(key)
-        with held.using():
+        with nullcontext() if held.session.alive else self._admitted(key), held.using():
             await held.session.restart()
         held.ended_at = None
 

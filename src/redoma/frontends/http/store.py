@@ -59,7 +59,7 @@ _SCHEMA = Schema(
 
 
 def open_store(state: Path | None) -> Store:
-    """The service's database in the state directory. Raises `ConfigError` if there is no such directory."""
+    """Return the service's database in the state directory. Raises `ConfigError` if there is no such directory."""
     if state is None:
         raise ConfigError("the service can't be used", why="there is no state directory", next="set REDOMA_STATE_DIR")
     return Store(state / NAME, _SCHEMA)

@@ -30,7 +30,7 @@ from ..bodies import Answer, ApplyBody, RunBody, SessionBody, SessionRunBody, So
 from ..keys import Key
 from ..problems import Answered, not_allowed, not_found, problem_of
 from ..routes import approvals, audit, changes, runs
-from ..service import Job, Row, Service
+from ..service import Job, Row, Service, row_of
 from . import looks
 from .forms import COOKIE, LANGUAGE, LOGIN_SECONDS, NoLogin, csrf_of, form, logged_in, read, short
 from .texts import LANGUAGES, chosen, translator
@@ -240,7 +240,7 @@ def _line(row: Row) -> dict[str, Any]:
 @get("/runs/{run_id:str}", **_inside)
 async def run(request: Asked, run_id: _Id) -> Response[bytes]:
     service, key = service_of(request), request.user
-    row = runs.row_of(await service.find(key, run_id))
+    row = row_of(await service.find(key, run_id))
     result = looks.result_of(row)
     kept = None
     if looks.changes(result):
@@ -280,7 +280,7 @@ async def run_events(request: Asked, run_id: _Id) -> Stream:
 @get("/runs/{run_id:str}/files/{name:path}", **_inside)
 async def run_file(request: Asked, run_id: _Id, name: _Name) -> Response[bytes]:
     """A file that a run brought back: a picture is shown, anything else can only be downloaded."""
-    result = looks.result_of(runs.row_of(await service_of(request).find(request.user, run_id)))
+    result = looks.result_of(row_of(await service_of(request).find(request.user, run_id)))
     held = (result or {}).get("files", {}).get(str(name).lstrip("/"))
     if held is None:
         raise not_found("file")
@@ -300,7 +300,7 @@ async def run_display(
     request: Asked, run_id: _Id, number: Annotated[int, PathParameter(ge=0, le=1000)], kind: _Name
 ) -> Response[bytes]:
     """Something that a run showed. The code made it: HTML gets a frame without rights, whoever opens it."""
-    result = looks.result_of(runs.row_of(await service_of(request).find(request.user, run_id)))
+    result = looks.result_of(row_of(await service_of(request).find(request.user, run_id)))
     shown = (result or {}).get("displays", [])
     content = shown[number]["data"].get(looks.DISPLAYED.get(kind, "")) if number < len(shown) else None
     if content is None:
@@ -325,6 +325,22 @@ async def run_cancel(request: Asked, run_id: _Id) -> Response[bytes]:
     return _to(f"/runs/{run_id}")
 
 
+@get("/changes/{run_id:str}", **_inside)
+async def changes_page(request: Asked, run_id: _Id) -> Response[bytes]:
+    """What a run or a session would change in a project, and the answer to it."""
+    service, key = service_of(request), request.user
+    kept, own = await changes.load(service, key, run_id)
+    return _page(
+        request,
+        "changes.html",
+        kept=kept,
+        project=service.project_name(kept.effect.project),
+        own=own,
+        may_decide=key.may("approve") and not own,
+        may_drop=key.may("approve") or own,
+    )
+
+
 @post("/changes/{run_id:str}/{action:str}", status_code=200, **_inside)
 async def decide_changes(request: Asked, run_id: _Id, action: _Name) -> Response[bytes]:
     await form(request)
@@ -339,6 +355,10 @@ async def decide_changes(request: Asked, run_id: _Id, action: _Name) -> Response
         await changes.apply_as(service, key, run_id, ApplyBody())
     else:
         await changes.undo_as(service, key, run_id)
+    try:
+        await service.find(key, run_id)
+    except Answered:  # they are a session's
+        return _to(f"/changes/{run_id}")
     return _to(f"/runs/{run_id}#changes")
 
 
@@ -425,8 +445,15 @@ async def playground(request: Asked) -> Response[bytes]:
     again = request.query_params.get("from", "")
     body = RunBody(code=_EXAMPLE, outputs=("*.png",))
     if again:
-        body = runs.row_of(await service_of(request).find(request.user, again)).body
-    return _page(request, "playground.html", body=body, place="", problem=None, may=request.user.may("run"))
+        body = row_of(await service_of(request).find(request.user, again)).body
+    return _playground(request, body, may=request.user.may("run"))
+
+
+def _playground(
+    request: Asked, body: RunBody, status: int = 200, *, place: str = "", problem: Any = None, may: bool = True
+) -> Response[bytes]:
+    network = ", ".join(each for each in body.network if isinstance(each, str))
+    return _page(request, "playground.html", status, body=body, network=network, place=place, problem=problem, may=may)
 
 
 @post("/playground", status_code=200, **_inside)
@@ -447,9 +474,8 @@ async def play(request: Asked) -> Response[bytes]:
         status, problem, _ = problem_of(known)
         if wants_json:
             return Response(msgspec.json.encode(problem), media_type="application/json", status_code=status)
-        place = given.get("place", "")
-        return _page(request, "playground.html", status, body=wanted, place=place, problem=problem, may=True)
-    row = runs.row_of(found)
+        return _playground(request, wanted, status, place=given.get("place", ""), problem=problem)
+    row = row_of(found)
     if wants_json:
         return Response(msgspec.json.encode({"id": row.id}), media_type="application/json")
     return _to(f"/runs/{row.id}")
@@ -457,8 +483,9 @@ async def play(request: Asked) -> Response[bytes]:
 
 async def _play_in_session(service: Service, key: Key, wanted: RunBody) -> Job:
     """Run something in the key's session for the playground, which is opened if there is none."""
-    if wanted.backend == "monty":
-        raise Answered(422, "Monty has no sessions", next="choose another backend, or a fresh cell")
+    if wanted.backend == "monty" or wanted.network:
+        what = "Monty has no sessions" if wanted.backend == "monty" else "a session has no network"
+        raise Answered(422, what, next="choose a fresh cell")
     for held in service.sessions.visible(key):
         if held.key == key.id and held.label == _PLAYGROUND and held.session.alive:
             break
@@ -480,9 +507,10 @@ def _wanted(given: dict[str, str]) -> RunBody:
         limits["memory"] = given["memory"]
     return RunBody(
         code=given.get("code", ""),
-        language=_word(given.get("language", "python"), ("python", "bash")),
+        language=_word(given.get("language", "python"), ("python", "bash", "javascript")),
         backend=_word(given.get("backend", "auto"), ("auto", "jail", "docker", "monty")),
         limits=msgspec.convert(limits, SomeLimits, strict=False),
+        network=tuple(filter(None, (each.strip() for each in given.get("network", "").split(",")))),
         outputs=tuple(given.get("outputs", "").split()),
         reason=given.get("reason", "")[:2000],
     )
@@ -529,6 +557,6 @@ async def checks(request: Asked) -> Response[bytes]:
 
 HANDLERS = (
     *(static, login_page, login, logout),
-    *(home, run, run_events, run_file, run_display, run_cancel, decide_changes),
+    *(home, run, run_events, run_file, run_display, run_cancel, changes_page, decide_changes),
     *(inbox, approval, decide, sessions, session_close, playground, play, record, checks),
 )

@@ -5,21 +5,21 @@ from __future__ import annotations
 import asyncio
 import re
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import msgspec
-from litestar import Request, Response, get, post
-from litestar.openapi.datastructures import ResponseSpec
+from litestar import Response, get, post
 from litestar.openapi.spec import Example
 from litestar.params import Body, PathParameter, QueryParameter
 
 from ....approval import STATES, Entry, describe
 from ....lib.errors import ApprovalError
-from ..access import any_key, needs, service_of
+from ..access import service_of
 from ..bodies import Answer, Approvals, ApprovalView
 from ..keys import Key
 from ..problems import Answered, not_found
-from ..service import Service, encode
+from ..service import Service
+from .answers import Asked, described, reply
 
 _ID = re.compile(r"[0-9a-f]{6,32}\Z")
 _Id = Annotated[str, PathParameter(description="The approval's id, or the beginning of it.", max_length=64)]
@@ -101,64 +101,53 @@ async def decide(
 
 @get(
     "/v1/approvals",
-    guards=[any_key],
-    tags=["approvals"],
-    summary="List what waits for an answer: with the scope approve or audit all, else what this key has asked",
-    responses={200: ResponseSpec(Approvals, generate_examples=False, description="Oldest first.")},
+    **described(
+        "approvals",
+        "List what waits for an answer: with the scope approve or audit all, else what this key has asked",
+        Approvals,
+        "Oldest first.",
+    ),
 )
 async def approvals(
-    request: Request[Key, Any, Any],
+    request: Asked,
     everything: Annotated[bool, QueryParameter(name="all", description="Also those that were answered.")] = False,
 ) -> Response[bytes]:
     service, key = service_of(request), request.user
     entries = await visible(service, key, everything=everything)
     found = tuple(view(service, key, entry, whole=False) for entry in entries)
-    return _json(Approvals(approvals=found))
+    return reply(Approvals(approvals=found))
 
 
 @get(
     "/v1/approvals/{approval_id:str}",
-    guards=[any_key],
-    tags=["approvals"],
-    summary="Show all that is asked: command, reasoning, risks and effect",
-    responses={200: ResponseSpec(ApprovalView, generate_examples=False, description="The question.")},
+    **described(
+        "approvals", "Show all that is asked: command, reasoning, risks and effect", ApprovalView, "The question."
+    ),
 )
-async def approval_show(request: Request[Key, Any, Any], approval_id: _Id) -> Response[bytes]:
+async def approval_show(request: Asked, approval_id: _Id) -> Response[bytes]:
     service = service_of(request)
     entry = await load(service, request.user, approval_id)
-    return _json(view(service, request.user, entry, whole=True))
+    return reply(view(service, request.user, entry, whole=True))
 
 
 @post(
     "/v1/approvals/{approval_id:str}/approve",
-    guards=[needs("approve")],
-    status_code=200,
-    tags=["approvals"],
-    summary="Let exactly this run, once",
-    responses={200: ResponseSpec(ApprovalView, generate_examples=False, description="The question, answered.")},
+    **described("approvals", "Let exactly this run, once", ApprovalView, "The question, answered.", scope="approve"),
 )
-async def approve(request: Request[Key, Any, Any], approval_id: _Id, data: _Said) -> Response[bytes]:
+async def approve(request: Asked, approval_id: _Id, data: _Said) -> Response[bytes]:
     service = service_of(request)
     entry = await decide(service, request.user, approval_id, "approved", data)
-    return _json(view(service, request.user, entry, whole=True))
+    return reply(view(service, request.user, entry, whole=True))
 
 
 @post(
     "/v1/approvals/{approval_id:str}/deny",
-    guards=[needs("approve")],
-    status_code=200,
-    tags=["approvals"],
-    summary="Refuse it",
-    responses={200: ResponseSpec(ApprovalView, generate_examples=False, description="The question, answered.")},
+    **described("approvals", "Refuse it", ApprovalView, "The question, answered.", scope="approve"),
 )
-async def deny(request: Request[Key, Any, Any], approval_id: _Id, data: _Said) -> Response[bytes]:
+async def deny(request: Asked, approval_id: _Id, data: _Said) -> Response[bytes]:
     service = service_of(request)
     entry = await decide(service, request.user, approval_id, "denied", data)
-    return _json(view(service, request.user, entry, whole=True))
-
-
-def _json(content: msgspec.Struct) -> Response[bytes]:
-    return Response(encode(content), media_type="application/json")
+    return reply(view(service, request.user, entry, whole=True))
 
 
 HANDLERS = (approvals, approval_show, approve, deny)

@@ -6,19 +6,17 @@ import asyncio
 import functools
 from collections import deque
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, Any
+from typing import Annotated
 
-import msgspec
-from litestar import Request, Response, get
-from litestar.openapi.datastructures import ResponseSpec
+from litestar import Response, get
 from litestar.params import QueryParameter
 
 from ....history.search import Query, Run, search
-from ..access import needs, service_of
+from ..access import service_of
 from ..bodies import AuditRun, AuditRuns, AuditStatus
-from ..keys import Key
 from ..problems import without_paths
-from ..service import Service, encode
+from ..service import Service
+from .answers import Asked, described, reply
 
 _Word = Annotated[str, QueryParameter(max_length=200)]
 _MAX_TEXT = 4000
@@ -45,13 +43,10 @@ def verified(service: Service, expected: str | None = None) -> AuditStatus:
 
 @get(
     "/v1/audit/runs",
-    guards=[needs("audit")],
-    tags=["audit"],
-    summary="Search the record, newest first",
-    responses={200: ResponseSpec(AuditRuns, generate_examples=False, description="Runs on record.")},
+    **described("audit", "Search the record, newest first", AuditRuns, "Runs on record.", scope="audit"),
 )
 async def audit_runs(
-    request: Request[Key, Any, Any],
+    request: Asked,
     text: Annotated[
         str, QueryParameter(max_length=200, description="In the code, label, reason, error or result.")
     ] = "",
@@ -75,27 +70,20 @@ async def audit_runs(
         decisions=one(decision),
     )
     look = functools.partial(found, service_of(request), query, days=days, limit=limit)
-    return _json(AuditRuns(runs=await asyncio.to_thread(look)))
+    return reply(AuditRuns(runs=await asyncio.to_thread(look)))
 
 
 @get(
     "/v1/audit/verify",
-    guards=[needs("audit")],
-    tags=["audit"],
-    summary="Verify the chain of records",
-    responses={200: ResponseSpec(AuditStatus, generate_examples=False, description="Whether it is whole.")},
+    **described("audit", "Verify the chain of records", AuditStatus, "Whether it is whole.", scope="audit"),
 )
 async def audit_verify(
-    request: Request[Key, Any, Any],
+    request: Asked,
     head: Annotated[
         str, QueryParameter(pattern="^([0-9a-f]{64})?$", description="A hash that was kept elsewhere.")
     ] = "",
 ) -> Response[bytes]:
-    return _json(await asyncio.to_thread(verified, service_of(request), head or None))
-
-
-def _json(content: msgspec.Struct) -> Response[bytes]:
-    return Response(encode(content), media_type="application/json")
+    return reply(await asyncio.to_thread(verified, service_of(request), head or None))
 
 
 HANDLERS = (audit_runs, audit_verify)

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated, Any
+from typing import Annotated
 
-import msgspec
-from litestar import Request, Response, delete, get, post
-from litestar.openapi.datastructures import ResponseSpec
+from litestar import Response, delete, get, post
 from litestar.openapi.spec import Example
 from litestar.params import Body, PathParameter
 
 from ....lib.errors import InvalidRequest
-from ..access import needs, service_of
+from ..access import service_of
 from ..bodies import KeyBody, KeyList, NewKey
 from ..keys import Key
 from ..problems import not_found
-from ..service import encode
+from .answers import Asked, described, reply
 
 _Wanted = Annotated[
     KeyBody, Body(examples=[Example(summary="For an agent", value={"name": "agent", "scopes": ["run"]})])
@@ -26,48 +24,31 @@ _Name = Annotated[str, PathParameter(description="The key's name or id.", max_le
 
 @get(
     "/v1/keys",
-    guards=[needs("admin")],
-    tags=["keys"],
-    summary="List all keys, also those that were revoked",
-    responses={200: ResponseSpec(KeyList, generate_examples=False, description="Keys, without their secrets.")},
+    **described(
+        "keys", "List all keys, also those that were revoked", KeyList, "Keys, without their secrets.", scope="admin"
+    ),
 )
-async def keys(request: Request[Key, Any, Any]) -> Response[bytes]:
-    return _json(KeyList(keys=tuple(await asyncio.to_thread(service_of(request).keys.list))))
+async def keys(request: Asked) -> Response[bytes]:
+    return reply(KeyList(keys=tuple(await asyncio.to_thread(service_of(request).keys.list))))
 
 
 @post(
-    "/v1/keys",
-    guards=[needs("admin")],
-    status_code=201,
-    tags=["keys"],
-    summary="Make a key; it is shown this once",
-    responses={201: ResponseSpec(NewKey, generate_examples=False, description="The key.")},
+    "/v1/keys", **described("keys", "Make a key; it is shown this once", NewKey, "The key.", scope="admin", status=201)
 )
-async def key_create(request: Request[Key, Any, Any], data: _Wanted) -> Response[bytes]:
+async def key_create(request: Asked, data: _Wanted) -> Response[bytes]:
     known = service_of(request).keys
     made, text = await asyncio.to_thread(
         lambda: known.create(data.name, data.scopes, seconds=data.seconds, concurrency=data.concurrency, rate=data.rate)
     )
-    return _json(NewKey(key=made, text=text), 201)
+    return reply(NewKey(key=made, text=text), 201)
 
 
-@delete(
-    "/v1/keys/{name:str}",
-    guards=[needs("admin")],
-    status_code=200,
-    tags=["keys"],
-    summary="Revoke a key, at once",
-    responses={200: ResponseSpec(Key, generate_examples=False, description="The key.")},
-)
-async def key_revoke(request: Request[Key, Any, Any], name: _Name) -> Response[bytes]:
+@delete("/v1/keys/{name:str}", **described("keys", "Revoke a key, at once", Key, "The key.", scope="admin"))
+async def key_revoke(request: Asked, name: _Name) -> Response[bytes]:
     try:
-        return _json(await asyncio.to_thread(service_of(request).keys.revoke, name))
+        return reply(await asyncio.to_thread(service_of(request).keys.revoke, name))
     except InvalidRequest:
         raise not_found("key") from None
-
-
-def _json(content: msgspec.Struct, status: int = 200) -> Response[bytes]:
-    return Response(encode(content), media_type="application/json", status_code=status)
 
 
 HANDLERS = (keys, key_create, key_revoke)

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated, Any
+from typing import Annotated
 
-from litestar import Request, Response, post
-from litestar.openapi.datastructures import ResponseSpec
+from litestar import Response, post
 from litestar.openapi.spec import Example
 from litestar.params import Body
 
 from ....models import Submission
-from ..access import needs, service_of
+from ..access import service_of
 from ..bodies import CheckBody, Checked, RunBody
 from ..keys import Key
-from ..service import Service, encode
+from ..service import Service
+from .answers import Asked, described, reply
 
 _Asked = Annotated[
     CheckBody,
@@ -45,15 +45,11 @@ def judged(service: Service, key: Key, body: CheckBody) -> Checked:
 
 @post(
     "/v1/policy/check",
-    guards=[needs("run")],
-    status_code=200,
-    tags=["policy"],
-    summary="What policy says of it, without running it",
-    responses={200: ResponseSpec(Checked, generate_examples=False, description="The verdict.")},
+    **described("policy", "What policy says of it, without running it", Checked, "The verdict.", scope="run"),
 )
-async def policy_check(request: Request[Key, Any, Any], data: _Asked) -> Response[bytes]:
+async def policy_check(request: Asked, data: _Asked) -> Response[bytes]:
     verdict = await asyncio.to_thread(judged, service_of(request), request.user, data)
-    return Response(encode(verdict), media_type="application/json")
+    return reply(verdict)
 
 
 HANDLERS = (policy_check,)

@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import suppress
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
-from litestar import Request, Response, get, post
-from litestar.openapi.datastructures import ResponseSpec
+from litestar import Response, get, post
 from litestar.openapi.spec import Example
 from litestar.params import Body, HeaderParameter, PathParameter, QueryParameter
 from litestar.response import Stream
 
 from ....lib.errors import InvalidRequest
 from ....models import Result
-from ..access import any_key, needs, service_of
+from ..access import service_of
 from ..bodies import Event, RunBody, Runs, RunSummary, RunView
-from ..keys import Key
 from ..problems import Answered
-from ..service import Job, Row, Service, encode, moment
+from ..service import Job, Row, Service, encode, moment, row_of
+from .answers import Asked, described, reply
 
+T = TypeVar("T")
 _BEAT = 15.0
 """Seconds after which something is sent to whoever follows a run that says nothing, so that nobody in between gives the
 connection up."""
@@ -57,22 +57,23 @@ _Idempotency = Annotated[
 _Id = Annotated[str, PathParameter(description="The run's id.", max_length=64)]
 
 
-def summary(service: Service, row: Row, names: dict[str, str]) -> RunSummary:
+def summary(row: Row, names: dict[str, str]) -> RunSummary:
     """A run for a list; `names` are those of the keys."""
-    return RunSummary(**_fields(row, names))
+    return RunSummary(**fields(row, names))
 
 
-def view(service: Service, row: Row, names: dict[str, str]) -> bytes:
+def view(row: Row, names: dict[str, str]) -> bytes:
     """A run with its request and its result, as JSON."""
     shape = {
-        **_fields(row, names),
+        **fields(row, names),
         "request": row.body,
         "result": None if row.result is None else msgspec.Raw(row.result),
     }
     return encode(shape)
 
 
-def _fields(row: Row, names: dict[str, str]) -> dict[str, Any]:
+def fields(row: Row, names: dict[str, str]) -> dict[str, Any]:
+    """What `RunSummary` has of a run."""
     text = row.body.label or row.body.code or " ".join(row.body.argv)
     return {
         "id": row.id,
@@ -96,86 +97,84 @@ async def key_names(service: Service) -> dict[str, str]:
     return {key.id: key.name for key in await asyncio.to_thread(service.keys.list)}
 
 
-def row_of(found: Job | Row) -> Row:
-    return found.row if isinstance(found, Job) else found
-
-
-def _json(content: bytes, status: int = 200) -> Response[bytes]:
-    return Response(content, media_type="application/json", status_code=status)
-
-
-async def finished(request: Request[Any, Any, Any], service: Service, job: Job) -> Row:
-    """Wait for a run. If its caller goes away meanwhile, it is cancelled, unless it is kept for later."""
-    if (running := job.task) is None:
-        return await service.ended(job)
-    gone = asyncio.ensure_future(_gone(request))
+async def awaited(request: Asked, job: Job, work: Coroutine[Any, Any, T]) -> T:
+    """Wait for something of a run. If its caller goes away meanwhile, it is cancelled, unless it is kept for later."""
+    gone, waiting = asyncio.ensure_future(_gone(request)), asyncio.ensure_future(work)
     try:
-        await asyncio.wait({gone, running}, return_when=asyncio.FIRST_COMPLETED)
-        if not running.done() and not job.durable:
+        await asyncio.wait({gone, waiting}, return_when=asyncio.FIRST_COMPLETED)
+        if not waiting.done() and not job.durable and job.task is not None:
             job.why = "its caller went away"
-            running.cancel()
-        return await service.ended(job)
+            job.task.cancel()
+        return await waiting
     finally:
         gone.cancel()
 
 
-async def _gone(request: Request[Any, Any, Any]) -> None:
+async def unless_gone(request: Asked, work: Coroutine[Any, Any, T]) -> T:
+    """Do something that may take for ever; it is given up when its caller goes away."""
+    gone, doing = asyncio.ensure_future(_gone(request)), asyncio.ensure_future(work)
+    try:
+        await asyncio.wait({gone, doing}, return_when=asyncio.FIRST_COMPLETED)
+        if not doing.done():
+            doing.cancel()
+        return await doing
+    finally:
+        gone.cancel()
+
+
+def result_of(row: Row) -> bytes:
+    """The result of a run, as JSON. Raises `Answered` if it has none."""
+    if row.result is None:
+        raise Answered(503 if row.state == "interrupted" else 409, f"the run is {row.state}", why=row.note)
+    return row.result
+
+
+async def _gone(request: Asked) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
 
 
 @post(
     "/v1/runs",
-    guards=[needs("run")],
-    status_code=200,
-    tags=["runs"],
-    summary="Run something and wait for its result",
-    responses={
-        200: ResponseSpec(Result, generate_examples=False, description="How it ended."),
-        202: ResponseSpec(
-            Result,
-            generate_examples=False,
-            description="A person has to approve it: it goes on when they have. Look the run up by its id.",
-        ),
-    },
+    **described(
+        "runs",
+        "Run something and wait for its result",
+        Result,
+        "How it ended.",
+        scope="run",
+        also={202: (Result, "A person has to approve it: it goes on when they have. Look the run up by its id.")},
+    ),
 )
-async def run(request: Request[Key, Any, Any], data: _Wanted, idempotency: _Idempotency = "") -> Response[bytes]:
+async def run(request: Asked, data: _Wanted, idempotency: _Idempotency = "") -> Response[bytes]:
     service = service_of(request)
     found, _ = await service.accept(request.user, data, "sync", idempotency)
-    row = await finished(request, service, found) if isinstance(found, Job) else found
-    if row.result is None:
-        raise Answered(503 if row.state == "interrupted" else 409, f"the run is {row.state}", why=row.note)
-    return _json(row.result, 202 if row.state == "waiting" else 200)
+    row = await awaited(request, found, service.ended(found)) if isinstance(found, Job) else found
+    return reply(result_of(row), 202 if row.state == "waiting" else 200)
 
 
 @post(
     "/v1/runs/async",
-    guards=[needs("run")],
-    status_code=202,
-    tags=["runs"],
-    summary="Accept something to run, durably",
-    responses={202: ResponseSpec(RunView, generate_examples=False, description="It is queued.")},
+    **described("runs", "Accept something to run, durably", RunView, "It is queued.", scope="run", status=202),
 )
-async def run_async(request: Request[Key, Any, Any], data: _Wanted, idempotency: _Idempotency = "") -> Response[bytes]:
+async def run_async(request: Asked, data: _Wanted, idempotency: _Idempotency = "") -> Response[bytes]:
     service = service_of(request)
     found, _ = await service.accept(request.user, data, "async", idempotency)
     row = row_of(found)
-    answer = _json(view(service, row, {request.user.id: request.user.name}), 202)
-    answer.headers["Location"] = f"/v1/runs/{row.id}"
-    return answer
+    return reply(view(row, {request.user.id: request.user.name}), 202, location=f"/v1/runs/{row.id}")
 
 
 @post(
     "/v1/runs/stream",
-    guards=[needs("run")],
-    status_code=200,
-    tags=["runs"],
-    summary="Run something and follow it: events `state`, `output` and `result`",
-    responses={
-        200: ResponseSpec(Event, generate_examples=False, media_type="text/event-stream", description="Its events.")
-    },
+    **described(
+        "runs",
+        "Run something and follow it: events `state`, `output` and `result`",
+        Event,
+        "Its events.",
+        scope="run",
+        media_type="text/event-stream",
+    ),
 )
-async def run_stream(request: Request[Key, Any, Any], data: _Wanted) -> Stream:
+async def run_stream(request: Asked, data: _Wanted) -> Stream:
     service = service_of(request)
     found, _ = await service.accept(request.user, data, "stream")
     return events(service, found, cancels=True)
@@ -183,27 +182,23 @@ async def run_stream(request: Request[Key, Any, Any], data: _Wanted) -> Stream:
 
 @get(
     "/v1/runs/{run_id:str}/events",
-    guards=[needs("run")],
-    tags=["runs"],
-    summary="Follow a run: events `state`, `output` and `result`",
-    responses={
-        200: ResponseSpec(Event, generate_examples=False, media_type="text/event-stream", description="Its events.")
-    },
+    **described(
+        "runs",
+        "Follow a run: events `state`, `output` and `result`",
+        Event,
+        "Its events.",
+        scope="run",
+        media_type="text/event-stream",
+    ),
 )
-async def run_events(request: Request[Key, Any, Any], run_id: _Id) -> Stream:
+async def run_events(request: Asked, run_id: _Id) -> Stream:
     service = service_of(request)
     return events(service, await service.find(request.user, run_id), cancels=False)
 
 
-@get(
-    "/v1/runs",
-    guards=[any_key],
-    tags=["runs"],
-    summary="List runs, newest first: one's own, or with the scope audit all",
-    responses={200: ResponseSpec(Runs, generate_examples=False, description="Runs.")},
-)
+@get("/v1/runs", **described("runs", "List runs, newest first: one's own, or with the scope audit all", Runs, "Runs."))
 async def runs(
-    request: Request[Key, Any, Any],
+    request: Asked,
     limit: Annotated[int, QueryParameter(ge=1, le=200)] = 50,
     before: Annotated[str, QueryParameter(description="`next` of the page before.", max_length=64)] = "",
     run_state: Annotated[
@@ -214,7 +209,7 @@ async def runs(
     found = await service.newest(request.user, before=_before(before), limit=limit, state=run_state)
     names = await key_names(service)
     more = repr(found[-1].created) if len(found) == limit else ""
-    return _json(msgspec.json.encode(Runs(runs=tuple(summary(service, row, names) for row in found), next=more)))
+    return reply(msgspec.json.encode(Runs(runs=tuple(summary(row, names) for row in found), next=more)))
 
 
 def _before(text: str) -> float:
@@ -228,31 +223,21 @@ def _before(text: str) -> float:
         ) from None
 
 
-@get(
-    "/v1/runs/{run_id:str}",
-    guards=[any_key],
-    tags=["runs"],
-    summary="Show a run",
-    responses={200: ResponseSpec(RunView, generate_examples=False, description="The run.")},
-)
-async def run_show(request: Request[Key, Any, Any], run_id: _Id) -> Response[bytes]:
+@get("/v1/runs/{run_id:str}", **described("runs", "Show a run", RunView, "The run."))
+async def run_show(request: Asked, run_id: _Id) -> Response[bytes]:
     service = service_of(request)
     row = row_of(await service.find(request.user, run_id))
-    return _json(view(service, row, await key_names(service)))
+    return reply(view(row, await key_names(service)))
 
 
 @post(
     "/v1/runs/{run_id:str}/cancel",
-    guards=[needs("run")],
-    status_code=200,
-    tags=["runs"],
-    summary="Cancel a run; one that has ended stays as it is",
-    responses={200: ResponseSpec(RunView, generate_examples=False, description="The run.")},
+    **described("runs", "Cancel a run; one that has ended stays as it is", RunView, "The run.", scope="run"),
 )
-async def run_cancel(request: Request[Key, Any, Any], run_id: _Id) -> Response[bytes]:
+async def run_cancel(request: Asked, run_id: _Id) -> Response[bytes]:
     service = service_of(request)
     row = await service.cancel(request.user, run_id)
-    return _json(view(service, row, await key_names(service)))
+    return reply(view(row, await key_names(service)))
 
 
 def events(service: Service, found: Job | Row, *, cancels: bool) -> Stream:

@@ -1,0 +1,99 @@
+"""Environments: packages that runs and sessions find, by name. Every key may see and use them; an admin makes them."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated
+
+from litestar import Response, delete, get, post
+from litestar.openapi.spec import Example
+from litestar.params import Body, PathParameter
+
+from ....environments import Environment, Store
+from ....environments.requirements import requirements
+from ....lib.errors import UnknownEnvironment
+from ....pipeline.packages import store_of
+from ..access import service_of
+from ..bodies import Done, EnvironmentBody, EnvironmentList
+from ..problems import not_found
+from .answers import Asked, described, reply
+
+_Wanted = Annotated[
+    EnvironmentBody, Body(examples=[Example(summary="For data", value={"name": "data", "packages": ["pandas>=2"]})])
+]
+_Name = Annotated[str, PathParameter(description="Its name.", max_length=64)]
+
+
+def _store(request: Asked) -> Store:
+    return store_of(service_of(request).config)
+
+
+async def _found(request: Asked, name: str) -> Environment:
+    try:
+        return await asyncio.to_thread(_store(request).find, name)
+    except UnknownEnvironment:
+        raise not_found("environment") from None
+
+
+async def _made(request: Asked, name: str, packages: tuple[str, ...], *, anew: bool) -> Environment:
+    reason = f"asked for by {request.user.requester}"
+    return await service_of(request).executor.create_environment(name, packages, anew=anew, reason=reason)
+
+
+@get("/v1/environments", **described("environments", "List environments", EnvironmentList, "Environments, by name."))
+async def environments(request: Asked) -> Response[bytes]:
+    return reply(EnvironmentList(environments=tuple(await asyncio.to_thread(_store(request).all))))
+
+
+@get(
+    "/v1/environments/{name:str}",
+    **described("environments", "Show an environment: packages, versions, hashes", Environment, "The environment."),
+)
+async def environment_show(request: Asked, name: _Name) -> Response[bytes]:
+    return reply(await _found(request, name))
+
+
+@post(
+    "/v1/environments",
+    **described(
+        "environments",
+        "Install packages, in a cell that reaches the package index alone, and name the result",
+        Environment,
+        "It can be used.",
+        scope="admin",
+        status=201,
+    ),
+)
+async def environment_create(request: Asked, data: _Wanted) -> Response[bytes]:
+    made = await _made(request, data.name, requirements(data.packages), anew=False)
+    return reply(made, 201, location=f"/v1/environments/{made.name}")
+
+
+@post(
+    "/v1/environments/{name:str}/update",
+    **described(
+        "environments",
+        "Install its packages again, in the newest versions that fit; runs that have it keep what they have",
+        Environment,
+        "The environment.",
+        scope="admin",
+    ),
+)
+async def environment_update(request: Asked, name: _Name) -> Response[bytes]:
+    found = await _found(request, name)
+    return reply(await _made(request, name, found.requirements, anew=True))
+
+
+@delete(
+    "/v1/environments/{name:str}",
+    **described(
+        "environments", "Remove an environment; runs that have it keep its files", Done, "It is gone.", scope="admin"
+    ),
+)
+async def environment_remove(request: Asked, name: _Name) -> Response[bytes]:
+    await _found(request, name)
+    await asyncio.to_thread(_store(request).remove, name)
+    return reply(Done())
+
+
+HANDLERS = (environments, environment_show, environment_create, environment_update, environment_remove)
