@@ -44,7 +44,7 @@ MAY_IMPORT = {
     "monitor": {"audit", "config", "lib", "models", "pipeline", "policy", "redaction", "telemetry", ""},
     "frontends": {
         *("approval", "audit", "backends", "config", "environments", "exec", "facades", "history", "lib", "models"),
-        *("monitor", "network", "output", "pipeline", "policy", "sessions", "telemetry", "workspace", ""),
+        *("monitor", "network", "output", "pipeline", "policy", "scripts", "sessions", "telemetry", "workspace", ""),
         "integrations",  # only to make one known: `redoma kernel install`
     },
 }

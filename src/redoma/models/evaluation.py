@@ -71,6 +71,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """Lines of a redoma.yaml that would permit it, if it was not found by a rule of the policy."""
     out_of_reach: str = ""
     """Why it doesn't count in this run: it can't touch what the finding is about, or not yet."""
+    script: str = ""
+    """The script that it was found in, if not in the request itself. No permit covers it: the script may change."""
 
 
 class Evaluation(msgspec.Struct, frozen=True, kw_only=True):

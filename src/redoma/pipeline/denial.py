@@ -174,6 +174,8 @@ def _shown(denial: Denial, redactor: Redactor) -> Denial:
 def _permitting(evaluation: Evaluation, request: Request, policy: Policy, redactor: Redactor, entry: str) -> str:
     """Return lines of a redoma.yaml that permit exactly this request; empty if a finding can't be permitted."""
     every = [finding for finding in evaluation.findings if finding.decision is not Decision.ALLOW]
+    if any(finding.script for finding in every):  # a permit would not notice that the script changes
+        return ""
     against = [finding for finding in every if finding.rule not in HOST_TRAITS]
     hosts = list(dict.fromkeys(finding.text for finding in every if finding.rule in HOST_TRAITS))
     own = {rule.id for rule in policy.rules}

@@ -20,14 +20,14 @@ import posixpath
 import pwd
 import re
 import stat
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from io import FileIO
 from typing import NamedTuple
 
 from ..models import ExecutedFiles, Request
 from ..policy import Executes, Reading, candidates, executed_by, executed_by_words, executes, modules, placed
 from ..policy.executed import PLAIN_MODULES, QUIET_MODULES
-from ..policy.facts import UNKNOWN, Executed
+from ..policy.facts import UNKNOWN, Executed, Fact
 from ..policy.shell.interpreters import interpreter
 
 MISSING, UNREADABLE, NO_FILE, TOO_LARGE = "missing", "unreadable", "no regular file", "too large"
@@ -39,6 +39,7 @@ _MAX_SIZE = 256 << 20  # bytes of one file
 _MAX_TOTAL = 1 << 30
 _MAX_SCRIPT = 256 << 10  # bytes of a script that is read for what it runs
 _MAX_FILES, _MAX_DEPTH = 500, 8  # files; scripts that are run by scripts
+_MAX_SCRIPTS = 50  # that policy reads for one request
 _MAX_LINKS = 40  # like the kernel's
 _MAX_NOTES = 50
 _SHA256 = 64  # digits
@@ -71,6 +72,16 @@ class View(NamedTuple):
         return any(inside != host for inside, host in self.roots)
 
 
+class Script(NamedTuple):
+    """A script that a request runs."""
+
+    name: str
+    """As the request names it."""
+    language: str
+    text: str
+    args: tuple[str, ...]
+
+
 def visible_to(request: Request, volumes: Sequence[str] = ()) -> View | None:
     """Return the files of the host that a request sees besides the system's own; None if it sees none."""
     given = request.environment
@@ -98,6 +109,75 @@ def find(
     return ExecutedFiles(
         files=dict(sorted(binder.files.items())), unbound=tuple(dict.fromkeys(binder.unbound))[:_MAX_NOTES]
     )
+
+
+def scripts(request: Request, view: View | None, reading: Reading) -> Iterator[Script]:
+    """Yield the scripts that a request names, and those that these name (`bash x.sh`, `./x.py`, `source lib.sh`), as
+    they are now. Files of the system, modules that are imported and plans such as a Makefile are left out.
+    """
+    if view is None or request.language == "lua" or not any(map(_names_script, _read_facts(reading))):
+        return
+    todo = [(fact, 0) for fact in executes(request, reading=reading).files]
+    known: set[tuple[str, str]] = set()
+    while todo and len(known) < _MAX_SCRIPTS:
+        fact, depth = todo.pop(0)
+        name = placed(fact, fact.path)
+        path = _joined(view.cwd, name, view.home)
+        given = request.files.get(posixpath.normpath(name))
+        host = name if given is not None else view.on_host(path) if path is not None else None
+        if not _names_script(fact) or host is None or (given is None and is_systems(os.path.realpath(host))):
+            continue
+        text = _script_text(host) if given is None else given[: _MAX_SCRIPT + 1].decode("utf-8", "replace")
+        first = (text or "").partition("\n")[0].encode("utf-8", "replace")
+        language = _language(host, first, fact)
+        if fact.how == "script" and host.endswith((".js", ".mjs", ".cjs")):
+            language = "javascript"
+        if text is None or not language or (host, language) in known:
+            continue
+        known.add((host, language))
+        yield Script(fact.path, "bash" if language == "shell" else language, text, _arguments(fact, request))
+        if language != "javascript" and depth < _MAX_DEPTH:
+            todo += [(each, depth + 1) for each in executed_by(text, language).files]
+
+
+def _read_facts(reading: Reading) -> Sequence[Fact]:
+    try:
+        return reading.facts()
+    except Exception:  # as in `evaluate`, which refuses what can't be read
+        return ()
+
+
+def _names_script(fact: Fact) -> bool:
+    return (
+        isinstance(fact, Executed)
+        and UNKNOWN not in fact.path
+        and (fact.how in ("script", "library") or (fact.how == "program" and "/" in fact.path))
+    )
+
+
+def _arguments(fact: Executed, request: Request) -> tuple[str, ...]:
+    """Return the arguments of a script: those after its name in a command, else those of the request."""
+    if fact.args or request.language != "command" or fact.path not in request.argv:
+        return fact.args or request.argv
+    return request.argv[request.argv.index(fact.path) + 1 :]
+
+
+def _script_text(path: str) -> str | None:
+    """Return the text of a script; None if there is none that can be read. Of one that is too long for policy, a part
+    that is too long as well.
+    """
+    try:
+        opened = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    with open(opened, "rb", buffering=0) as file:
+        if not stat.S_ISREG(os.fstat(opened).st_mode):
+            return None
+        try:
+            head = file.read(_MAX_SCRIPT + 1)
+        except OSError:
+            return None
+    return None if b"\0" in head.split(b"\n", 1)[0] else head.decode("utf-8", "replace")
 
 
 class _Binder:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, Unpack, cast
 
 import msgspec
@@ -38,6 +38,7 @@ from ..models import (
     Decision,
     Evaluation,
     ExecutedFiles,
+    Finding,
     Judged,
     Language,
     Limits,
@@ -70,6 +71,10 @@ if TYPE_CHECKING:
 
 AUTO = ("jail", "docker", "monty")
 """What `backend="auto"` tries, in this order: never one without a boundary."""
+
+
+_MAX_IN_SCRIPTS = 200
+"""Findings in the scripts of one request."""
 
 
 def auto(config: Config) -> tuple[str, ...]:
@@ -278,22 +283,30 @@ class AsyncExecutor:
         default what it could where it would run. For the others see `evaluate`. Raises `InvalidRequest` for an unknown
         policy.
         """
+        submission = Submission(request, policy=policy, entry=entry)
         reach = self._reach(Submission(request)) if reach is None else reach
-        return evaluate(self._policy(policy), request, reach=reach, live_input=live_input, entry=entry)
+        reading = Reading(request)
+        evaluation = evaluate(
+            self._policy(policy), request, reach=reach, live_input=live_input, entry=entry, reading=reading
+        )
+        findings = self._in_scripts(submission, reading, reach)
+        return msgspec.structs.replace(evaluation, findings=findings + evaluation.findings)
 
     @telemetry.policy
     def judge(self, submission: Submission) -> Judged:
         """Evaluate a submission where it would run, and determine its level."""
         request = submission.judged
-        reading = Reading(request)
+        reading, reach = Reading(request), self._reach(submission)
         evaluation = evaluate(
             self._policy(submission.policy),
             request,
-            reach=self._reach(submission),
+            reach=reach,
             live_input=submission.live_input,
             entry=submission.entry,
             reading=reading,
         )
+        if found := self._in_scripts(submission, reading, reach):
+            submission = msgspec.structs.replace(submission, objections=submission.objections + found)
         if submission.objections:
             findings = submission.objections + evaluation.findings
             evaluation = msgspec.structs.replace(evaluation, findings=findings)
@@ -306,6 +319,35 @@ class AsyncExecutor:
             reading=reading,
             setting=self._setting(submission.entry),
         )
+
+    def _in_scripts(self, submission: Submission, reading: Reading, reach: Reach) -> tuple[Finding, ...]:
+        """Return what the scripts that a request names would do, where that could touch anything: `python3 x.py` is
+        judged like the program in x.py. The owner of a listed command has considered what it runs.
+        """
+        entry = self.config.entries.get(submission.entry)
+        listed = entry is not None and entry.command_whitelist is not None
+        policy = self._policy(submission.policy)
+        if listed or not policy.rules or not (reach.files != "none" or reach.network or reach.system):
+            return ()
+        from . import executed_files
+
+        request, found = submission.judged, []
+        view = executed_files.visible_to(submission.request, self._volumes(submission.entry))
+        for script in executed_files.scripts(request, view, reading):
+            inside = msgspec.structs.replace(
+                request, language=script.language, code=script.text, argv=script.args, stdin=b"", limits=Limits()
+            )
+            for finding in evaluate(policy, inside, reach=reach).findings:
+                where = f"{script.name}:{finding.line}: {finding.text}" if finding.line else script.name
+                place = {"line": 0, "column": 0, "text": where, "script": script.name}
+                found.append(msgspec.structs.replace(finding, **place))
+        return tuple(found[:_MAX_IN_SCRIPTS])
+
+    def _volumes(self, entry: str) -> Sequence[str]:
+        """Return the volumes of a configured container; those of a remote engine are on that machine."""
+        config = self.config.entries.get(entry)
+        here = isinstance(config, DockerEntry) and (config.host is None or config.host.startswith("unix:"))
+        return config.volumes if isinstance(config, DockerEntry) and here else ()
 
     def _setting(self, entry: str) -> str:
         if entry not in self._settings:
@@ -390,11 +432,7 @@ class AsyncExecutor:
         from . import executed_files
 
         submission = judged.submission
-        entry = self.config.entries.get(submission.entry)
-        # The volumes of a remote engine are on that machine.
-        here = isinstance(entry, DockerEntry) and (entry.host is None or entry.host.startswith("unix:"))
-        volumes = entry.volumes if isinstance(entry, DockerEntry) and here else ()
-        visible = executed_files.visible_to(submission.request, volumes)
+        visible = executed_files.visible_to(submission.request, self._volumes(submission.entry))
         # The request that runs may differ from the one that was judged and parsed.
         reading = judged.reading if submission.view is None else None
         return executed_files.find(submission.request, visible, live_input=submission.unread_input, reading=reading)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from ..backends.base import uncancellable
 from ..lib.errors import BackendError, BackendUnavailable
+from ..lib.patterns import pattern
 from ..models import Decision, Finding, Limits, MiB, Request, Status, Stream
 from ..redaction import Redactor, clean
 
@@ -29,6 +30,29 @@ _MAX_SAID = 65536
 _NOBODY = 65534
 _SAID = re.compile(r"[^\n]*?: line (?P<line>[0-9]+): (?P<what>[^\n]*)")
 _ENV = {"LC_ALL": "C"}  # no BASH_ENV and no functions; and messages in English
+
+# Without any of these a script is a list of simple commands, which our own parser reads exactly as Bash does.
+_COMPOUND = pattern(
+    r"[][<>(){}`\\!]|;;"
+    r"|\b(?:if|then|else|elif|fi|for|while|until|do|done|case|esac|in|select|function|coproc|time)\b"
+)
+
+
+def syntax_error(script: str) -> Finding | None:
+    """Return the syntax error that Bash finds in a script which our own parser accepts; None if it finds none, or
+    there is no Bash. Waits for a cell, except for scripts of simple commands, which Bash need not read.
+    """
+    if not _COMPOUND.search(script):
+        return None
+
+    async def ask() -> Finding | None:
+        bash = Bash()
+        try:
+            return await bash.objection(script)
+        finally:
+            await bash.aclose()
+
+    return asyncio.run(ask())
 
 
 class Bash:

@@ -58,11 +58,24 @@ def test_bash_that_does_not_parse_is_not_allowed(redoma: InProcess, text: str, w
     assert errors.startswith("redoma: not valid Bash: line ")
 
 
+@pytest.mark.parametrize("text", ["fi", "}", "echo a;;", "while :; do done", "echo (a)"])
+def test_what_bash_itself_does_not_accept_is_not_allowed(redoma: InProcess, text: str) -> None:
+    """Our parser accepts these."""
+    status, output, errors = redoma("check", "--lang", "bash", text)
+    assert (status, output) == (3, "")
+    assert errors.startswith("redoma: not valid Bash: line 1: Bash says: syntax error near unexpected token")
+
+
+@pytest.mark.parametrize("text", ["ls; git log | head", "for x in a b; do echo $x; done", "time while read x; do :; done"])
+def test_what_bash_accepts_is_judged(redoma: InProcess, text: str) -> None:
+    assert redoma("check", "--lang", "bash", text)[0] == 0
+
+
 def test_bash_that_is_refused_and_does_not_parse_is_still_refused(redoma: InProcess) -> None:
     assert redoma("check", "--lang", "bash", "rm -rf /; if then")[0] == 2
 
 
-@pytest.mark.parametrize(("language", "text"), [("python", "rm -rf /"), ("bash", "if then")])
+@pytest.mark.parametrize(("language", "text"), [("python", "rm -rf /"), ("bash", "if then"), ("bash", "fi")])
 def test_explain_allows_nothing_that_does_not_parse(redoma: InProcess, language: str, text: str) -> None:
     assert redoma("policy", "explain", "--lang", language, text)[:2] == (2, "")
 

@@ -138,6 +138,12 @@ def must_parse(request: Request) -> None:
         if wrong := _trait(shell.facts_of_script(request.code), "shell.parse-error"):
             why = f"{_line(wrong)}a part of it can't be parsed, so what it does can't be known"
             raise InvalidRequest("not valid Bash", why=why, next="correct the syntax; `bash -n FILE` shows where")
+        from redoma.scripts.bash_syntax import syntax_error
+
+        if objection := syntax_error(request.code):
+            raise InvalidRequest(
+                "not valid Bash", why=f"{_line(objection)}{objection.reason}", next=objection.suggestion
+            )
 
 
 def _trait(facts: Sequence[Fact], name: str) -> Trait | None:
@@ -146,8 +152,8 @@ def _trait(facts: Sequence[Fact], name: str) -> Trait | None:
     return next((fact for fact in facts if isinstance(fact, Trait) and fact.name == name), None)
 
 
-def _line(trait: Trait) -> str:
-    return f"line {trait.line}: " if trait.line else ""
+def _line(found: Trait | Finding) -> str:
+    return f"line {found.line}: " if found.line else ""
 
 
 def _must_be_meant_as_python(code: str) -> None:
