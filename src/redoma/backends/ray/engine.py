@@ -40,6 +40,8 @@ class RayCluster:
 
     def connect(self) -> None:
         """Connect this process, unless it is connected already. Raises `BackendUnavailable`."""
+        # Ray reads these itself, in C++ and when it is imported, and has no other way to be told.
+        os.environ["RAY_AUTH_MODE"], os.environ["RAY_AUTH_TOKEN_PATH"] = "token", self._token
         try:
             import ray
         except ImportError as error:
@@ -57,8 +59,9 @@ class RayCluster:
                 why=str(error),
                 next="start it with `redoma cluster start`, or join it from this machine with `redoma cluster join`",
             ) from error
-        # Ray reads these itself, in C++, and has no other way to be told.
-        os.environ["RAY_AUTH_MODE"], os.environ["RAY_AUTH_TOKEN_PATH"] = "token", self._token
+        log = logging.getLogger("ray")
+        level = log.level
+        log.setLevel(logging.ERROR)  # it warns that it can't handle SIGTERM: we do
         try:
             ray.init(
                 address=self._address,
@@ -73,6 +76,8 @@ class RayCluster:
                 why=" ".join(str(error).split())[:300],
                 next="a machine that uses a cluster has to be a node of it: `redoma cluster join`",
             ) from error
+        finally:
+            log.setLevel(level)
         self._own = True
 
     def disconnect(self) -> None:

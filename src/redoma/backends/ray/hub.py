@@ -28,7 +28,7 @@ class Flight:
         self.start, self.blobs, self.deliver = start, blobs, deliver
         self.size = said.encoded_size(start)
         self.link: Link | None = None
-        self.cancelled = False
+        self.cancelled = self.looked = False
         self.placed: Callable[[], None] = lambda: None
         """Called when a node has been chosen."""
         self.again: Callable[[], None] = lambda: None
@@ -232,6 +232,10 @@ class Hub:
             if able:
                 min(able, key=lambda link: link.fullness).begin(flight)
             elif any(not why for why in objections.values()) or self._joining or self._looking:
+                left.append(flight)
+            elif not flight.looked:  # a node may have come since the last look
+                flight.looked = self._looking = True
+                self._wake()
                 left.append(flight)
             else:
                 flight.deliver(_no_node({**self._unable, **objections}))
