@@ -239,6 +239,16 @@ def session(session_executor: Executor) -> Iterator[Session]:
         yield opened
 
 
+@pytest.fixture(scope="session")
+def ray_node() -> Iterator[Config]:
+    """A Ray cluster of one node, and the configuration of a client on it."""
+    from ray_nodes import Nodes
+
+    nodes = Nodes([""])
+    yield nodes.head.config
+    nodes.close()
+
+
 @pytest.fixture
 async def backend(engine: str) -> AsyncIterator[DockerBackend]:
     """Containers with the default settings: hardened, and none made ahead."""

@@ -18,6 +18,8 @@ class Runner(msgspec.Struct, frozen=True, kw_only=True):
     make: Callable[[], Backend] | None = None
     runtime: str | None = None
     """Instead of `make`: in containers of this runtime."""
+    cluster: bool = False
+    """Instead of `make`: on a node of a Ray cluster, in cells there."""
     language: Language
     programs: dict[str, str]
 
@@ -147,5 +149,7 @@ RUNNERS = {
     "docker-bash": Runner(runtime="runc", language="bash", programs=_JAIL_BASH),
     "gvisor-python": Runner(runtime="runsc", language="python", programs=_DOCKER_PYTHON),
     "gvisor-bash": Runner(runtime="runsc", language="bash", programs=_JAIL_BASH),
+    "ray-python": Runner(cluster=True, language="python", programs=_JAIL_PYTHON),
+    "ray-bash": Runner(cluster=True, language="bash", programs=_JAIL_BASH),
     "fake": Runner(make=_fake, language="python", programs={name: name for name in _ANSWERS}),
 }

@@ -14,10 +14,11 @@ import pytest_asyncio
 
 from leftovers import Before, children_of
 from pace import SLOW
-from redoma import AsyncExecutor, Config, InvalidRequest, Limits, Result, Status
+from redoma import AsyncExecutor, Backend, Config, InvalidRequest, Limits, Result, Status
 from redoma.backends.docker import Box, DockerBackend
 from redoma.config import AuditConfig
 from redoma.models import MiB
+from redoma.pipeline import cluster
 
 from .runners import RUNNERS, Runner
 
@@ -48,17 +49,29 @@ class Shared:
         self._config = config
         self._executors: dict[str, AsyncExecutor] = {}
         self._containers: dict[str, DockerBackend] = {}
+        self._ray: Backend | None = None
         self.keepers: set[int] = set()
 
-    async def executor(self, name: str, engine: Callable[[], str]) -> AsyncExecutor:
+    async def executor(self, name: str, fixture: Callable[[str], Any]) -> AsyncExecutor:
         if name not in self._executors:
             runner = RUNNERS[name]
-            backend = runner.make() if runner.make else self._container(runner.runtime or "", engine)
+            if runner.make:
+                backend = runner.make()
+            elif runner.cluster:
+                backend = self._cluster(fixture("ray_node"))
+            else:
+                backend = self._container(runner.runtime or "", lambda: fixture("engine"))
             executor = self._executors[name] = AsyncExecutor(self._config, backends=[backend])
             before = children_of(os.getpid())
             await Bench(runner, executor)("hello")
             self.keepers |= children_of(os.getpid()) - before
         return self._executors[name]
+
+    def _cluster(self, config: Config) -> Backend:
+        """One for all languages: a process has one connection to Ray."""
+        if self._ray is None:
+            self._ray = cluster.backend(config)
+        return self._ray
 
     def _container(self, runtime: str, engine: Callable[[], str]) -> DockerBackend:
         if runtime not in self._containers:
@@ -82,13 +95,13 @@ async def shared(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Shar
 @pytest_asyncio.fixture(loop_scope="module")
 async def bench(request: pytest.FixtureRequest, shared: Shared) -> AsyncIterator[Bench]:
     """A test leaves nothing behind but what its backend keeps ready; closed, the backend leaves nothing either."""
-    executor = await shared.executor(request.param, lambda: request.getfixturevalue("engine"))
+    executor = await shared.executor(request.param, request.getfixturevalue)
     before = Before()
     yield Bench(RUNNERS[request.param], executor)
     before.check(shared.keepers)
 
 
-def every_backend_with(program: str, *, but: str = "no such") -> pytest.MarkDecorator:
+def every_backend_with(program: str, *, but: str | tuple[str, ...] = "no such") -> pytest.MarkDecorator:
     names = [name for name, runner in RUNNERS.items() if program in runner.programs and not name.startswith(but)]
     return pytest.mark.parametrize("bench", names, indirect=True)
 
@@ -262,7 +275,8 @@ async def test_runs_go_side_by_side(bench: Bench) -> None:
     assert len({result.id for result in results}) == 8
 
 
-@every_backend_with("hello", but="gvisor")  # they are ours, and of one backend for either runtime
+# They are ours, and of one backend for either runtime; with Ray, most are Ray's.
+@every_backend_with("hello", but=("gvisor", "ray"))
 async def test_descriptors_and_threads_do_not_add_up(bench: Bench) -> None:
     async def run_all() -> tuple[int, int]:
         await bench("hello", files={"a": b""})

@@ -76,6 +76,39 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     """How it runs something above a project, if `overlay` is among its workspaces."""
 
 
+_DEFAULTS = Limits()
+
+
+def unmet_needs(can: Capabilities, request: Request, *, controlled: bool = False, inside: bool = False) -> list[str]:
+    """Return what a request needs and a backend doesn't offer, in words; nothing if it can run it.
+
+    `controlled`: input and signals follow while it runs. `inside`: its working directory is one inside, because the
+    backend was chosen with the request.
+    """
+    needs = {
+        f"{request.language} code": request.kind in can.languages,
+        "arguments": can.arguments or not request.argv or request.language in ("command", "lua"),
+        "input": can.stdin or not request.stdin,
+        "input and signals while it runs": can.control or not controlled,
+        "variables": can.env or not request.environment,
+        "files": can.files or not request.files,
+        "files to bring back": can.outputs or not request.outputs,
+        "named hosts of the network": can.network or not request.network,
+        "packages of an environment": can.environments or request.uses is None,
+        f"the workspace {request.workspace!r}": request.workspace in can.workspaces,
+        "a working directory on the host": can.cwd or not request.cwd or request.project or inside,
+        **{f"the isolation layer {layer!r}": False for layer in can.isolation.lacking(request.require)},
+        **{f"a limit on {field}": False for field in _unenforced(can, request.limits)},
+    }
+    return [need for need, met in needs.items() if not met]
+
+
+def _unenforced(can: Capabilities, limits: Limits) -> list[str]:
+    """Return the requested limits that would not be enforced. An unenforced default is listed on the result instead."""
+    unenforced = [field for field in Limits.__struct_fields__ if field not in can.limits]
+    return [field for field in unenforced if getattr(limits, field) != getattr(_DEFAULTS, field)]
+
+
 EVERYTHING = "."
 """The path of the entry that refuses all changes of a run, because the entries before it are incomplete."""
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*\Z")]
 """One part of an address such as `app:shell`, so it contains no colon."""
-SECTIONS = ("limits", "audit", "approval", "network", "jail", "docker", "sessions", "log", "server")
+SECTIONS = ("limits", "audit", "approval", "network", "jail", "docker", "sessions", "log", "server", "cluster")
 """The sections whose keys are the fields of one struct of `Config`."""
 NonEmpty = Annotated[str, msgspec.Meta(min_length=1)]
 Inside = NonEmpty
@@ -205,6 +205,26 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """How long ended runs can be looked up."""
 
 
+ClusterBackend = Literal["jail", "docker", "monty", "lean"]
+
+
+class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """How a cluster is used from this machine, and what this machine offers as a node of one. See docs/cluster.md."""
+
+    directory: Path | None = None
+    """Where the invitation to the cluster is; by default `cluster` in the state directory."""
+    backends: Annotated[tuple[ClusterBackend, ...], msgspec.Meta(min_length=1)] = ("jail", "docker")
+    """The backends of nodes that may run what is sent from here."""
+    require: tuple[NonEmpty, ...] = ()
+    """Isolation layers that every run that is sent from here must have: nodes without them get no work."""
+    queue: Amount = 1000
+    """Runs that may wait for a node. One more is an error."""
+    offer: Annotated[tuple[ClusterBackend, ...], msgspec.Meta(min_length=1)] = ("jail",)
+    """As a node: the backends that others may use, in the order in which they are tried."""
+    capacity: Annotated[int, msgspec.Meta(ge=1, le=10000)] | None = None
+    """As a node: runs at a time; by default four for each processor, and at least 16."""
+
+
 class _Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind"):
     """The fields of every kind of executor."""
 
@@ -288,6 +308,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     sessions: SessionsConfig = SessionsConfig()
     log: LogConfig = LogConfig()
     server: ServerConfig = ServerConfig()
+    cluster: ClusterConfig = ClusterConfig()
     languages: dict[str, LanguageConfig] = {}
     """By name: those that are not built in, and `javascript` where it is to run on another program than `node`."""
     entries: dict[str, Entry] = {}

@@ -21,6 +21,7 @@ from .model import (
     SECTIONS,
     ApprovalConfig,
     AuditConfig,
+    ClusterConfig,
     DockerConfig,
     DockerEntry,
     Entry,
@@ -103,6 +104,7 @@ class _File(msgspec.Struct):
     sessions: SessionsConfig
     log: LogConfig
     server: ServerConfig
+    cluster: ClusterConfig
     languages: dict[str, LanguageConfig]
 
 

@@ -20,7 +20,7 @@ from .. import telemetry
 from ..approval import Gate, Verdict, setting_of
 from ..audit import AuditLog
 from ..audit.inputs import Inputs
-from ..backends.base import Backend, Capabilities, Control, Outcome, Sink
+from ..backends.base import Backend, Capabilities, Control, Outcome, Sink, unmet_needs
 from ..backends.hosts import kept_requests
 from ..config import Config, DockerEntry, NativeEntry
 from ..lib.errors import (
@@ -41,7 +41,6 @@ from ..models import (
     Finding,
     Judged,
     Language,
-    Limits,
     MiB,
     Request,
     Result,
@@ -80,9 +79,6 @@ _MAX_IN_SCRIPTS = 200
 def auto(config: Config) -> tuple[str, ...]:
     """Return what `backend="auto"` tries with this configuration: lean cells only if it allows them."""
     return ("jail", "docker", "lean", "monty") if config.jail.lean else AUTO
-
-
-_DEFAULTS = Limits()
 
 
 class Closable(Protocol):
@@ -704,35 +700,9 @@ def _must_reach_no_further(backend: Backend, judged: Judged) -> None:
 
 def _must_offer(name: str, can: Capabilities, submission: Submission) -> None:
     """Refuse, before anything runs, what the backend could only do in part. Raises `Unsupported`."""
-    request = submission.request
-    needs = {
-        f"{request.language} code": request.kind in can.languages,
-        "arguments": can.arguments or not request.argv or request.language in ("command", "lua"),
-        "input": can.stdin or not request.stdin,
-        "input and signals while it runs": can.control or submission.control is None,
-        "variables": can.env or not request.environment,
-        "files": can.files or not request.files,
-        "files to bring back": can.outputs or not request.outputs,
-        "named hosts of the network": can.network or not request.network,
-        "packages of an environment": can.environments or request.uses is None,
-        f"the workspace {request.workspace!r}": request.workspace in can.workspaces,
-        # If the backend was chosen with the request, the directory is one inside.
-        "a working directory on the host": can.cwd
-        or not request.cwd
-        or request.project
-        or submission.own_backend is not None,
-        **{f"the isolation layer {layer!r}": False for layer in can.isolation.lacking(request.require)},
-        **{f"a limit on {field}": False for field in _unenforced(can, request.limits)},
-    }
-    unmet = [need for need, met in needs.items() if not met]
-    if unmet:
+    controlled, inside = submission.control is not None, submission.own_backend is not None
+    if unmet := unmet_needs(can, submission.request, controlled=controlled, inside=inside):
         raise Unsupported(f"{name} can't run this request", why=f"it doesn't offer {', '.join(unmet)}")
-
-
-def _unenforced(can: Capabilities, limits: Limits) -> list[str]:
-    """Return the requested limits that would not be enforced. An unenforced default is listed on the result instead."""
-    unenforced = [field for field in Limits.__struct_fields__ if field not in can.limits]
-    return [field for field in unenforced if getattr(limits, field) != getattr(_DEFAULTS, field)]
 
 
 def _no_backend(request: Request, refusals: list[BackendError], lean_cells: str) -> BackendError:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ..backends.base import Backend
     from ..config import Config
 
-_NAMES = ("jail", "docker", "monty", "lean", "native")
+_NAMES = ("jail", "docker", "monty", "lean", "ray", "native")
 
 
 def prepare_redaction() -> None:
@@ -104,6 +104,10 @@ def _make(name: str, config: Config, *, once: bool) -> Backend:
             from ..backends.monty.backend import MontyBackend
 
             return MontyBackend(once=once)
+        case "ray":
+            from . import cluster
+
+            return cluster.backend(config)
         case "native":
             from ..backends.native.backend import NativeBackend
 

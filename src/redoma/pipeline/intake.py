@@ -170,7 +170,7 @@ def _network(config: Config, backend: str, given: Any) -> tuple[HostRule, ...]:
     return host_rules(given)
 
 
-_WITH_HOSTS = ("auto", "jail", "docker")
+_WITH_HOSTS = ("auto", "jail", "docker", "ray")
 """Backends that the configured hosts apply to: the others have no network, or all of it."""
 
 

@@ -26,6 +26,7 @@ _COMMANDS = (
     "changes",
     "check",
     "checkpoints",
+    "cluster",
     "completion",
     "config",
     "doctor",

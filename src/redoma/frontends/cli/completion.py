@@ -47,7 +47,7 @@ def _state(ctx: Context) -> State:
 
 @_names
 def backends(state: State) -> Iterable[str]:
-    return ("auto", "jail", "docker", "monty", "lean", "native")
+    return ("auto", "jail", "docker", "monty", "lean", "ray", "native")
 
 
 @_names

@@ -31,7 +31,9 @@ def doctor(state: State) -> int:
     from redoma.pipeline.executor import AUTO, auto
     from redoma.pipeline.installed import Installed
 
-    installed: dict[str, Backend] = dict(Installed(state.config))
+    everything = Installed(state.config)
+    # `redoma cluster status` shows what other machines offer.
+    installed: dict[str, Backend] = {name: everything[name] for name in everything if name != "ray"}
     facts = {name: _facts(backend) for name, backend in installed.items()}
     if any(fact["state"] == "missing" for fact in facts["jail"]):
         installed["monty"] = MontyBackend(cells=False)  # its workers have no cells here

@@ -201,8 +201,8 @@ _backend = click.option(
     default="auto",
     show_default=True,
     shell_complete=backends,
-    help="Run it on auto, jail, docker, monty, lean (cells without namespaces, for containers), or native: the host "
-    "itself, without a sandbox.",
+    help="Run it on auto, jail, docker, monty, lean (cells without namespaces, for containers), ray (a cluster), or "
+    "native: the host itself, without a sandbox.",
 )
 _VARIABLE: dict[str, Any] = {"multiple": True, "metavar": "NAME[=VALUE]"}
 _LIMITS = (

@@ -64,7 +64,7 @@ class RunBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     argv: tuple[str, ...] = ()
     """With the language `command`, the program and its arguments; else the arguments of the code."""
     language: Literal["python", "bash", "javascript", "command"] = "python"
-    backend: Literal["auto", "jail", "docker", "monty"] = "auto"
+    backend: Literal["auto", "jail", "docker", "monty", "ray"] = "auto"
     limits: SomeLimits = SomeLimits()
     stdin: str | Content = ""
     env: dict[str, str] = {}

@@ -1,0 +1,294 @@
+"""A cluster as a backend: sends requests to its nodes, and decides what becomes of a run whose node is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import threading
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from functools import reduce
+
+import msgspec
+
+from ...lib.errors import BackendError, BackendUnavailable, Unsupported
+from ...models import Isolation, NetworkRequest, Request, Status, Stream
+from ...models.reach import NOTHING
+from ...telemetry import WARNING, tell
+from ..base import Capabilities, Control, Outcome, Sink
+from . import protocol as said
+from .hub import Cluster, Flight, Hub, Told
+from .link import Lost
+from .node import lost
+
+_MAX_REPEATED = 256 << 10
+"""Bytes of output that a run may have printed to be tried again: they have to come a second time."""
+
+
+class RayBackend:
+    """Runs requests on the nodes of a Ray cluster.
+
+    `find` returns the cluster, and raises `BackendUnavailable` if there is none. `backends` are the ones of a node that
+    may run things; `require` are isolation layers that every run must have; `queue` runs may wait for a node.
+    """
+
+    name = "ray"
+    reach = NOTHING
+
+    def __init__(
+        self,
+        find: Callable[[], Cluster],
+        *,
+        backends: Iterable[str] = ("jail", "docker"),
+        require: Iterable[str] = (),
+        queue: int = 1000,
+    ) -> None:
+        self._find = find
+        self._backends, self._require, self._queue = tuple(backends), tuple(require), queue
+        self._hub: Hub | None = None
+        self._lock = threading.Lock()
+
+    def _connected(self) -> Hub:
+        """Return the hub, connected. Raises `BackendUnavailable`."""
+        with self._lock:
+            if self._hub is None:
+                self._hub = Hub(self._find(), self._queue)
+            hub = self._hub
+        if hub.pid != os.getpid():
+            raise BackendUnavailable(
+                "the cluster can't be used in a forked process",
+                why="Ray's connection belongs to its parent",
+                next="make the executor in the child",
+            )
+        try:
+            hub.wait()
+        except BackendUnavailable:
+            with self._lock:
+                if self._hub is hub:
+                    self._hub = None  # the next run tries again
+            raise
+        return hub
+
+    def capabilities(self) -> Capabilities:
+        """Return what the nodes offer together: each run goes to one that offers all that it needs."""
+        abouts = self._connected().abouts()
+        offers = [
+            each for about in abouts for each in about.backends if each.name in self._backends and not each.why_not
+        ]
+        if not offers:
+            why = [f"node {about.node[:8]}: {_why_nothing(about, self._backends)}" for about in abouts]
+            raise BackendUnavailable(
+                "the cluster has no node for this",
+                why="; ".join(why) or "no node is ready",
+                next="see `redoma cluster status`",
+            )
+        layers = reduce(lambda found, offer: {**offer.isolation.layers, **found}, offers, dict[str, str]())
+        missing = {name for offer in offers for name in offer.isolation.missing} - set(layers)
+        abilities = frozenset[str]().union(*(offer.abilities for offer in offers))
+        return said.Offered(
+            name=self.name,
+            languages=frozenset[str]().union(*(offer.languages for offer in offers)),
+            isolation=Isolation(layers=layers, missing=tuple(sorted(missing))),
+            limits=frozenset[str]().union(*(offer.limits for offer in offers)),
+            abilities=abilities,
+        ).capabilities
+
+    async def run(self, request: Request, sink: Sink, control: Control | None = None) -> Outcome:
+        hub = self._connected()
+        try:
+            first = _Attempt(hub, self._start(request, control), sink, control)
+            try:
+                return await first.run()
+            except Lost as gone:
+                if not first.can_repeat:
+                    raise lost(f"{gone}; {first.why_not}") from gone
+                tell(WARNING, "cluster.retried", run=request.id, why=str(gone))
+            second = _Attempt(hub, self._start(request, control), sink, control, printed=first.printed)
+            try:
+                return await second.run()
+            except Lost as gone:
+                raise lost(f"{gone}; it was the second node") from gone
+        finally:
+            if control is not None:
+                control.close()
+
+    def _start(self, request: Request, control: Control | None) -> tuple[said.Start, dict[str, bytes]]:
+        """Return the order for a request, with its large files apart, by their hashes."""
+        blobs = dict[str, bytes]()
+        names = dict[str, str]()
+        for path, data in request.files.items():
+            if len(data) >= said.BLOB:
+                names[path] = hashlib.sha256(data).hexdigest()
+                blobs[names[path]] = data
+        files = {path: data for path, data in request.files.items() if path not in names}
+        require = tuple(dict.fromkeys((*request.require, *self._require)))
+        start = said.Start(
+            request=msgspec.structs.replace(request, files=files, require=require),
+            backends=self._backends,
+            blobs=names,
+            controlled=control is not None,
+            lasts=control is not None and control.lasts,
+        )
+        try:
+            said.encoded_size(start)
+        except UnicodeEncodeError as error:
+            raise Unsupported(
+                "ray can't run this request",
+                why="it holds text that is not Unicode, which can't be sent to a node",
+                next="pass such bytes as a file or as input",
+            ) from error
+        return start, blobs
+
+    async def aclose(self) -> None:
+        with self._lock:
+            hub, self._hub = self._hub, None
+        if hub is not None and hub.pid == os.getpid():
+            await asyncio.to_thread(hub.close)
+
+
+def _why_nothing(about: said.About, backends: tuple[str, ...]) -> str:
+    why = [f"{each.name}: {each.why_not}" for each in about.backends if each.why_not and each.name in backends]
+    return ", ".join(why) or f"it offers none of {', '.join(backends)}"
+
+
+class _Attempt:
+    """One attempt to run something on a node. Lives on the caller's event loop."""
+
+    def __init__(
+        self,
+        hub: Hub,
+        order: tuple[said.Start, dict[str, bytes]],
+        sink: Sink,
+        control: Control | None,
+        *,
+        printed: dict[Stream, bytes] | None = None,
+    ) -> None:
+        self._hub, self._sink, self._control = hub, sink, control
+        self._loop, self._told = asyncio.get_running_loop(), asyncio.Queue[Told]()
+        self._flight, self._placed = Flight(*order, self._deliver), asyncio.Event()
+        self._flight.placed = lambda: self._on_loop(self._placed.set)
+        self.printed: dict[Stream, bytes] = {}
+        """What it printed, while that is little."""
+        self._too_much = False
+        self._again = dict(printed or {})
+        """What an attempt before this one printed: the same has to come first, and is not passed on again."""
+        self._flooded = False
+
+    def _deliver(self, item: Told) -> None:
+        self._on_loop(self._told.put_nowait, item)
+
+    def _on_loop(self, work: Callable[..., object], *arguments: object) -> None:
+        with suppress(RuntimeError):  # the caller's loop is closed
+            self._loop.call_soon_threadsafe(work, *arguments)
+
+    @property
+    def why_not(self) -> str:
+        """Why it can't be tried on another node; empty if it can."""
+        request = self._flight.request
+        if request.network:
+            return "it may have reached other hosts, so it was not tried again"
+        if self._control is not None:
+            return "it had taken input, so it was not tried again"
+        return "it had printed too much to be tried again" if self._too_much else ""
+
+    @property
+    def can_repeat(self) -> bool:
+        return not self.why_not
+
+    async def run(self) -> Outcome:
+        """Return the outcome. Raises `Lost` if the node was lost, and `BackendError` if it could not run it."""
+        self._hub.submit(self._flight)
+        feeding = asyncio.create_task(self._feed(self._control)) if self._control is not None else None
+        try:
+            return await self._follow()
+        except asyncio.CancelledError as cancelled:
+            await self._end(cancelled)
+            raise
+        finally:
+            if feeding is not None:
+                feeding.cancel()
+
+    async def _follow(self) -> Outcome:
+        while True:
+            item = await self._told.get()
+            match item:
+                case said.Output(stream=stream, data=data):
+                    self._print(stream, data)
+                case said.Began(isolation=isolation):
+                    if self._control is not None:
+                        self._control.isolation = isolation
+                case said.Ended():
+                    return self._outcome(said.outcome_of(item))
+                case said.Failed():
+                    if self._flooded and item.kind == "cancelled":
+                        return Outcome(status=Status.OUTPUT, isolation=self._isolation(), network=item.network)
+                    raise _with_requests(_failure(item), item.network)
+                case BaseException():
+                    raise item
+
+    def _outcome(self, outcome: Outcome) -> Outcome:
+        if any(self._again.values()):
+            raise lost("a node was lost, and on another it printed less than before, so its output can't be trusted")
+        if self._flooded and outcome.status is not Status.OUTPUT:
+            return msgspec.structs.replace(outcome, status=Status.OUTPUT, limit="output_total", value=None)
+        return outcome
+
+    def _isolation(self) -> Isolation:
+        link = self._flight.link
+        offers = link.about.backends if link is not None and link.about is not None else ()
+        return next((each.isolation for each in offers if not each.why_not), Isolation())
+
+    def _print(self, stream: Stream, data: bytes) -> None:
+        if before := self._again.get(stream, b""):
+            same = min(len(before), len(data))
+            if before[:same] != data[:same]:
+                self._hub.cancel(self._flight)
+                raise lost("a node was lost, and on another it printed something else, so its output can't be trusted")
+            self._again[stream], data = before[same:], data[same:]
+            if not data:
+                return
+        if not self._too_much:
+            self.printed[stream] = self.printed.get(stream, b"") + data
+            self._too_much = len(self.printed[stream]) > _MAX_REPEATED
+        if not self._sink(stream, data) and not self._flooded:
+            self._flooded = True
+            self._hub.cancel(self._flight)
+
+    async def _feed(self, control: Control) -> None:
+        """Send input and signals after the run. They wait for it in the same order."""
+        name = self._flight.request.id
+        await self._placed.wait()
+        control.deliver_signals(lambda number: self._hub.order(self._flight, said.Signal(id=name, number=number)))
+        while data := await control.read():
+            self._hub.order(self._flight, said.Input(id=name, data=data))
+        self._hub.order(self._flight, said.Input(id=name, data=b""))
+
+    async def _end(self, cancelled: asyncio.CancelledError) -> None:
+        """Have the node kill the run, and wait until it has."""
+        self._hub.cancel(self._flight)
+        while True:
+            try:
+                item = await self._told.get()
+            except asyncio.CancelledError:
+                continue  # cancelled again: nothing may be left of it first
+            if isinstance(item, said.Failed):
+                _with_requests(cancelled, item.network)
+            elif isinstance(item, said.Ended):
+                _with_requests(cancelled, item.outcome.network)
+            if not isinstance(item, said.Output | said.Began):
+                return
+
+
+def _failure(failed: said.Failed) -> BackendError:
+    kind = Unsupported if failed.kind == "unsupported" else BackendError
+    if failed.kind == "cancelled":
+        return BackendError("the run was ended", why="its node was told to", next="run it again")
+    return kind(failed.what, why=failed.why, next=failed.next)
+
+
+def _with_requests(error: BaseException, network: tuple[NetworkRequest, ...]) -> BaseException:
+    """Let `hosts.kept_requests` find the requests that a run made before this."""
+    if network:
+        error.__dict__["redoma_requests"] = network
+    return error

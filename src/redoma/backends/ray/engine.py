@@ -1,0 +1,152 @@
+"""Ray itself: connects this process to a cluster, and finds or makes the actors of its nodes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from ...lib.errors import BackendUnavailable
+from ...lib.extras import pip_install
+from . import protocol as said
+from .link import ask
+
+_CONNECT = 5.0  # seconds
+
+
+class Invitation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a machine needs to be part of a cluster, or to use it."""
+
+    address: str
+    """Of the head: host and port."""
+    token: str
+    """For Ray: who has it can run anything on every node."""
+    key: str
+    """For our messages; in hexadecimal. It never leaves the machines it was copied to."""
+
+
+class RayCluster:
+    """A Ray cluster. `token` is the file with Ray's token; `actor` returns the class of the nodes' actors."""
+
+    def __init__(self, invitation: Invitation, token: str, actor: Callable[[], type]) -> None:
+        self._address, self._token, self._class = invitation.address, token, actor
+        self.key = bytes.fromhex(invitation.key)
+        self._own = False
+
+    def connect(self) -> None:
+        """Connect this process, unless it is connected already. Raises `BackendUnavailable`."""
+        # Ray reads these itself, in C++ and when it is imported, and has no other way to be told.
+        os.environ["RAY_AUTH_MODE"], os.environ["RAY_AUTH_TOKEN_PATH"] = "token", self._token
+        try:
+            import ray
+        except ImportError as error:
+            raise BackendUnavailable(
+                "Ray can't be used here", why="the package ray is not installed", next=pip_install("redoma[ray]")
+            ) from error
+        if ray.is_initialized():
+            return
+        host, _, port = self._address.rpartition(":")
+        try:  # Ray itself would try for minutes
+            socket.create_connection((host, int(port)), timeout=_CONNECT).close()
+        except (OSError, ValueError) as error:
+            raise BackendUnavailable(
+                f"the cluster at {self._address} can't be reached",
+                why=str(error),
+                next="start it with `redoma cluster start`, or join it from this machine with `redoma cluster join`",
+            ) from error
+        log = logging.getLogger("ray")
+        level = log.level
+        log.setLevel(logging.ERROR)  # it warns that it can't handle SIGTERM: we do
+        try:
+            ray.init(
+                address=self._address,
+                namespace=said.NAMESPACE,
+                log_to_driver=False,
+                configure_logging=False,
+                logging_level=logging.ERROR,
+            )
+        except Exception as error:
+            raise BackendUnavailable(
+                f"the cluster at {self._address} can't be used",
+                why=" ".join(str(error).split())[:300],
+                next="a machine that uses a cluster has to be a node of it: `redoma cluster join`",
+            ) from error
+        finally:
+            log.setLevel(level)
+        self._own = True
+
+    def disconnect(self) -> None:
+        """End the connection, if it was made here."""
+        if self._own:
+            import ray
+
+            self._own = False
+            ray.shutdown()
+
+    def nodes(self) -> set[str]:
+        return {node["NodeID"] for node in self._listed() if node["Alive"] and node["Resources"].get(said.RESOURCE)}
+
+    def _listed(self) -> list[dict[str, Any]]:
+        import ray
+
+        listed: list[dict[str, Any]] = ray.nodes()
+        return listed
+
+    def actor(self, node: str) -> Any:
+        """Return the actor of a node; it is made if there is none."""
+        import ray
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        options: dict[str, Any] = {
+            "name": f"redoma-{node}",
+            "namespace": said.NAMESPACE,
+            "lifetime": "detached",
+            "get_if_exists": True,
+            "num_cpus": 0,
+            "resources": {said.RESOURCE: 1},
+            "scheduling_strategy": NodeAffinitySchedulingStrategy(node, soft=False),
+            "max_concurrency": 4096,
+            "max_restarts": 0,  # a new one is made when somebody looks: then nobody takes it for the old one
+        }
+        return ray.remote(self._class()).options(**options).remote(node)
+
+    def survey(self, drain: dict[str, bool] | None = None) -> list[Surveyed]:
+        """Ask every node about itself; those in `drain` also begin or end to drain. Raises `BackendUnavailable`."""
+        self.connect()
+        seal = said.Seal(self.key)
+
+        async def one(node: dict[str, Any]) -> Surveyed:
+            found = Surveyed(id=node["NodeID"], address=node["NodeManagerAddress"], alive=node["Alive"])
+            if not found.alive or not node["Resources"].get(said.RESOURCE):
+                return msgspec.structs.replace(found, why="it runs nothing of Redoma" if found.alive else "it is gone")
+            try:
+                handle = await asyncio.to_thread(self.actor, found.id)
+                wanted = said.Ask(drain=(drain or {}).get(found.id))
+                answer = await ask(handle, seal, found.id, said.NO_LINK, wanted, 60.0)
+            except Exception as error:
+                return msgspec.structs.replace(found, why=str(error) or type(error).__name__)
+            return msgspec.structs.replace(found, about=answer if isinstance(answer, said.About) else None)
+
+        async def everybody() -> list[Surveyed]:
+            return list(await asyncio.gather(*map(one, self._listed())))
+
+        try:
+            return asyncio.run(everybody())
+        finally:
+            self.disconnect()
+
+
+class Surveyed(msgspec.Struct, frozen=True, kw_only=True):
+    """A node of the cluster as Ray lists it, and what it says of itself."""
+
+    id: str
+    address: str
+    alive: bool
+    about: said.About | None = None
+    why: str = ""
+    """Why it said nothing."""

@@ -1,0 +1,83 @@
+"""A cluster, as the configuration has it: the backend for clients, and the actor for nodes."""
+
+from __future__ import annotations
+
+import functools
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from .. import __version__
+from .. import config as configuration
+from ..backends.ray.node import Node
+from ..config import Config
+from ..lib.errors import BackendUnavailable
+from .installed import Installed, environments
+
+if TYPE_CHECKING:
+    from ..backends.ray.backend import RayBackend
+    from ..backends.ray.engine import RayCluster
+
+
+def directory(config: Config) -> Path:
+    """Return the directory with this machine's part of a cluster. Raises `BackendUnavailable` if there is no place."""
+    if config.cluster.directory is not None:
+        return config.cluster.directory
+    if config.state is None:
+        raise BackendUnavailable(
+            "there is no cluster to use",
+            why="the configuration names no state directory",
+            next="name one, or `cluster.directory`",
+        )
+    return config.state / "cluster"
+
+
+def cluster(config: Config) -> RayCluster:
+    """Return the cluster that this machine is part of. Raises `BackendUnavailable` if it is in none."""
+    from ..backends.ray.engine import RayCluster
+    from ..backends.ray.processes import read_invitation, token_file
+
+    place = directory(config)
+    return RayCluster(read_invitation(place), str(token_file(place)), lambda: NodeActor)
+
+
+def backend(config: Config) -> RayBackend:
+    """Return the backend for a configuration. It connects when it is first used."""
+    from ..backends.ray.backend import RayBackend
+
+    ours = config.cluster
+    return RayBackend(
+        functools.partial(cluster, config), backends=ours.backends, require=ours.require, queue=ours.queue
+    )
+
+
+class NodeActor:
+    """What Ray runs on each node, in a process of its own: a `Node` with the configuration of that machine."""
+
+    def __init__(self, node: str) -> None:
+        import ray
+
+        from ..backends.ray.processes import read_invitation
+
+        config = configuration.load()
+        found = environments(config)
+        self._node = Node(
+            Installed(config),
+            id=node,
+            key=bytes.fromhex(read_invitation(directory(config)).key),
+            offer=config.cluster.offer,
+            capacity=config.cluster.capacity or max(16, 4 * (os.cpu_count() or 1)),
+            versions={"redoma": __version__, "ray": ray.__version__},
+            environments=lambda: _digests(found),
+        )
+
+    async def call(self, data: bytes) -> bytes:
+        """Answer a sealed call: see `Node.call`."""
+        return await self._node.call(data)
+
+
+def _digests(place: Path | None) -> frozenset[str]:
+    try:
+        return frozenset(os.listdir(place)) if place is not None else frozenset()
+    except FileNotFoundError:
+        return frozenset()

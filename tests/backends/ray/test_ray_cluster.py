@@ -1,0 +1,169 @@
+"""Three real Ray nodes on this machine: runs, a node that is killed, one that is drained, and what is left."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import ray
+
+from pace import SLOW
+from ray_nodes import REDOMA, Nodes, left_of
+from redoma import AsyncExecutor, Config, Status
+from redoma.audit import AuditLog
+from redoma.backends.ray.engine import Surveyed
+from redoma.pipeline import cluster
+from redoma.pipeline.installed import Installed
+
+SETTINGS = [
+    "cluster: {capacity: 4}\n",
+    "cluster: {capacity: 2, offer: [jail, lean]}\n",
+    "cluster: {capacity: 4}\njail: {minimum: 1}\n",
+]
+
+
+@pytest.fixture(scope="module")
+def nodes() -> Iterator[Nodes]:
+    made = Nodes(SETTINGS)
+    yield made
+    processes = [machine.node for machine in made.machines]
+    made.close()
+    assert [left_of(node) for node in processes if node is not None] == [[]] * len([each for each in processes if each])
+
+
+async def until(fact: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 120 * SLOW
+    while not fact():
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.05)
+
+
+def survey(nodes: Nodes, drain: dict[str, bool] | None = None) -> dict[str, Surveyed]:
+    """What every node says of itself, by its id."""
+    return {each.id: each for each in cluster.cluster(nodes.head.config).survey(drain)}
+
+
+def connected(config: Config) -> tuple[AsyncExecutor, Any]:
+    installed = Installed(config)
+    return AsyncExecutor(config, backends=installed), installed["ray"]
+
+
+async def test_status_shows_what_each_node_really_offers(nodes: Nodes) -> None:
+    shown = json.loads(nodes.head.redoma("cluster", "status", "--json"))
+    assert len(shown) == 3
+    for node in shown:
+        assert node["alive"]
+        about = node["about"]
+        assert {"redoma", "ray", "python", "kernel"} <= set(about["versions"])
+        (jail, *_) = about["backends"]
+        assert {"pid", "net", "seccomp"} <= set(jail["isolation"]["layers"])
+    assert sorted(node["about"]["load"]["capacity"] for node in shown) == [2, 4, 4]
+
+
+async def test_ray_refuses_whoever_has_no_token(nodes: Nodes) -> None:
+    address = nodes.head.node.address  # type: ignore[union-attr]
+    look = f"import ray; ray.init(address={address!r}); print(len(ray.nodes()))"
+    token = str(nodes.head.state / "cluster" / "token")
+
+    def try_with(**environment: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [str(REDOMA.with_name("python")), "-c", look],
+            env={"PATH": os.environ["PATH"], "RAY_gcs_server_request_timeout_seconds": "5", **environment},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=300 * SLOW,
+        )
+
+    wrong = nodes.place / "wrong"
+    wrong.write_text("0" * 64)
+    refused = try_with(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN_PATH=str(wrong))
+    assert refused.returncode != 0
+    assert "InvalidAuthToken" in refused.stderr
+    assert try_with(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN_PATH=token).stdout == "3\n"  # the control
+
+
+async def test_answers_of_a_node_are_not_pickled(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray unpickles nothing that comes from our actors: neither outcomes nor what their calls raise."""
+    executor, _ = connected(nodes.head.config)
+    async with executor:
+        assert (await executor.run("1", backend="ray")).ok  # connected, and the actors are known
+        context = ray._private.worker.global_worker.get_serialization_context()
+        seen: list[Any] = []
+        true = type(context)._deserialize_pickle5_data
+        monkeypatch.setattr(
+            type(context), "_deserialize_pickle5_data", lambda *a: (seen.append(a[1:]), true(*a))[1]
+        )
+        result = await executor.run("import os\nprint('x')\n{'a': os.getpid}", backend="ray")
+        assert result.stdout == "x\n"
+        assert seen == []
+        ray.get(ray.put({"a": 1}))
+        assert seen  # the control: other values of Ray are
+        monkeypatch.undo()
+
+
+async def test_sessions_stay_on_their_node(nodes: Nodes) -> None:
+    executor, _ = connected(nodes.head.config)
+    async with executor, executor.session(backend="ray") as session:
+        assert (await session.run("x = 41")).ok
+        assert (await session.run("x + 1")).value == 42
+        assert "pid" in session.isolation.layers
+
+
+async def test_mixed_runs_are_each_accounted_for_once(nodes: Nodes) -> None:
+    """One node of three is killed in the middle, another one drained."""
+    executor, backend = connected(nodes.head.config)
+    async with executor:
+        assert (await executor.run("1", backend="ray")).ok
+        await until(lambda: len(backend._connected().links) == 3)
+        programs = [
+            ("print(6 * 7)", "python", Status.OK),
+            ("import time; time.sleep(0.2); print('late')", "python", Status.OK),
+            ("exit 3", "bash", Status.ERROR),
+            ("seq 2000", "bash", Status.OK),
+            ("while :; do :; done", "bash", Status.TIMEOUT),
+        ]
+        count = 120
+        submitted = [programs[number % (4 if number % 10 else 5)] for number in range(count)]
+
+        async def run(code: str, language: str, limits: dict[str, float]) -> Any:
+            return await executor.run(code, language, backend="ray", policy="none", limits=limits)
+
+        tasks = [
+            asyncio.create_task(run(code, language, {"time": 2.0 if status is Status.TIMEOUT else 120.0 * SLOW}))
+            for code, language, status in submitted
+        ]
+        victim = nodes.machines[2].node
+        assert victim is not None
+        before = survey_by_pid(backend)
+        await until(lambda: sum(task.done() for task in tasks) > count // 6)
+        os.kill(victim.pid, signal.SIGKILL)  # Ray's processes die with it
+        await until(lambda: sum(task.done() for task in tasks) > count // 3)
+        drained = next(node for node, capacity in before.items() if capacity == 2)
+        hub = backend._connected()
+        nodes.head.redoma("cluster", "drain", drained[:12])
+        results = await asyncio.gather(*tasks)
+        assert [each.status for each in results] == [status for _, _, status in submitted]
+        assert len({each.id for each in results}) == count
+        await until(lambda: len(hub.links) == 2)
+        assert hub.links[drained].load.draining
+    left = {id: each for id, each in survey(nodes).items() if each.about is not None}
+    assert [each.about.load.running + each.about.load.queued for each in left.values() if each.about] == [0, 0]
+    await until(lambda: left_of(victim) == [])
+    log = AuditLog(nodes.head.config.audit.directory)
+    assert log.verify().ok
+    records = Counter(record.kind for record in log.records())
+    assert records["intent"] == records["outcome"] >= count
+
+
+def survey_by_pid(backend: Any) -> dict[str, int]:
+    """The capacity of each node with a link, by its id."""
+    return {about.node: about.load.capacity for about in backend._connected().abouts()}
