@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 # By default Hypothesis stores its data next to the tests, and a checkout may be read-only.
 os.environ.setdefault("HYPOTHESIS_STORAGE_DIRECTORY", f"{tempfile.gettempdir()}/hypothesis-of-{os.getuid()}")
+# Tests have new homes, where zig would compile its C library each time.
+os.environ.setdefault("ZIG_GLOBAL_CACHE_DIR", f"{tempfile.gettempdir()}/zig-of-{os.getuid()}")
 
 if worker := os.environ.get("PYTEST_XDIST_WORKER"):
     # The search for leftovers covers the whole directory, so each process of a run needs its own.
