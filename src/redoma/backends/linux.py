@@ -135,6 +135,7 @@ def enter(namespace: int, kind: int) -> None:
 
 
 def mount(source: str, target: str, kind: str, flags: int = 0, data: str = "") -> None:
+    """Call mount(2). Raises OSError."""
     _check(
         _libc.mount(
             os.fsencode(source), os.fsencode(target), kind.encode(), ctypes.c_ulong(flags), os.fsencode(data) or None
@@ -143,10 +144,12 @@ def mount(source: str, target: str, kind: str, flags: int = 0, data: str = "") -
 
 
 def unmount(target: str, flags: int = 0) -> None:
+    """Call umount2(2). Raises OSError."""
     _check(_libc.umount2(os.fsencode(target), ctypes.c_int(flags)))
 
 
 def pivot_root(new: str, old: str) -> None:
+    """Call pivot_root(2). Raises OSError."""
     _check(_libc.pivot_root(os.fsencode(new), os.fsencode(old)))
 
 

@@ -95,6 +95,7 @@ class JailBackend:
         self._vouching: Authority | None = None
 
     def capabilities(self) -> Capabilities:
+        """Return what cells can do on this host. Raises `BackendUnavailable`."""
         if self._can is None:  # called twice in every run, and the host doesn't change
             self._can = self._look()
         return self._can
@@ -165,9 +166,11 @@ class JailBackend:
             pool.runs -= 1
 
     async def run(self, request: Request, sink: Sink, control: Control | None = None) -> Outcome:
+        """Run a request in a cell: see `Backend.run`."""
         return await self.run_over(request, sink, control, None)
 
     async def run_over(self, request: Request, sink: Sink, control: Control | None, stage: str | None) -> Outcome:
+        """Run a request above its project: see `RunOver`. Without a `stage`, nothing of the project is returned."""
         check_files_fit(request, "a cell")
         if request.seed is not None and not 0 <= request.seed.random < 2**64:
             raise InvalidRequest(
@@ -317,6 +320,7 @@ class JailBackend:
         return Isolation(layers=layers, missing=tuple(sorted(missing)))
 
     async def aclose(self) -> None:
+        """Close all pools: no process of ours is left."""
         await self._close(unused=False)
 
     async def let_go(self) -> None:

@@ -147,6 +147,7 @@ class Cell:
 
     @property
     def keeps_changes_on_disk(self) -> bool:
+        """Whether changes to the project are on disk, not in memory."""
         return self._changes is not None
 
     @property
@@ -163,6 +164,7 @@ class Cell:
 
     @property
     def ready(self) -> bool:
+        """Whether it is armed: it has been probed, and we have all its descriptors."""
         listens = self.listener is not None or not self.spec.network
         return self.found is not None and self.handle >= 0 and listens
 
@@ -236,6 +238,7 @@ class Cell:
             self.broken, self.refused = text, kind == protocol.REFUSED
 
     def alive(self) -> bool:
+        """Return whether its init is alive."""
         return self.handle >= 0 and not readable(self.handle)
 
     def waits(self) -> bool:
@@ -271,6 +274,7 @@ class Cell:
             self.listener = None
 
     def close_handle(self) -> None:
+        """Close the pidfd of its init."""
         self._close("handle")
 
     def _close(self, name: str) -> None:

@@ -98,6 +98,7 @@ class Cgroups:
         self._bases = tuple(dict.fromkeys((place.base, place.cpu or place.base)))  # one, if v1 joins them
 
     def describe(self) -> str:
+        """Return how the memory of a cell is limited, for its isolation layer."""
         cpu = " and counts its CPU time" if self._counts else ""
         return f"cgroup {self.version} limits the memory of a cell{cpu}; groups are made in {self.base}"
 
@@ -181,6 +182,7 @@ class Group:
 
     @property
     def path(self) -> str:
+        """The directory of the group; in v1, that of the memory controller."""
         return self.paths[0]
 
     def doors(self) -> list[int]:

@@ -301,6 +301,7 @@ def _move_ours(source: str, target: str) -> None:
 
 
 def write(path: str, value: bytes) -> None:
+    """Write to a file of the kernel. Raises OSError."""
     fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
     try:
         os.write(fd, value)

@@ -1,9 +1,9 @@
 """The whole configuration of a cell as data: who the guest is, what it sees, where it may write, and which isolation
 layers it is promised. Also loaded inside cells.
 
-`root` and c/cell.c build what is written here; then c/cell.c probes from inside whether it is in force. Elsewhere are
-only the system calls (`seccomp`), the limits that come with a request (`run`), and the limits on inotify (c/cell.c,
-`no_more_user_namespaces`).
+`root` and c/cell.c build what is written here; then c/cell.c probes from inside whether it is in force. Not here are
+the system calls (`seccomp`), the limits that come with a request (`run`), and what is fixed in c/cell.c: rights of
+Landlock (`only_these_files`), securebits (`no_capabilities`), and limits on inotify (`no_more_user_namespaces`).
 """
 
 from __future__ import annotations
@@ -65,9 +65,9 @@ TEXTS = {
 SERVICES = b"ssh 22/tcp\ndomain 53/tcp\ndomain 53/udp\nhttp 80/tcp\nhttps 443/tcp\n"
 """The content of /etc/services if the host has none."""
 PYTHON, VENV, PACKAGE, PROGRAMS = "/opt/python", "/opt/venv", "/opt/redoma", "/opt/programs"
-"""Paths inside of the interpreter, its packages, Redoma, and programs that another backend brings along."""
+"""Paths in the cell: of the interpreter, its packages, Redoma, and programs that another backend brings along."""
 ENVIRONMENT_PREFIX = "/opt/environment"
-"""Path inside of the packages of an environment; `bin` and `lib` are below."""
+"""Path in the cell of the packages of an environment; `bin` and `lib` are below."""
 PROJECT = "/.project"
 """Where the zygote mounts a project of the host, read-only. A cell sees the project at its own path."""
 PARTS = "/.parts"

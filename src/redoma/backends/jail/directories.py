@@ -29,7 +29,11 @@ class CellDirectories:
         self._made = self._used = 0
         self._closed = False
         self._guard = threading.Lock()
-        self._lock = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            self._lock = os.open(self.path, files.OPEN_DIRECTORY)
+        except OSError:  # too many open files
+            os.rmdir(self.path)
+            raise
         files.lock(self._lock, seconds=_NEW)
 
     def take(self) -> str:

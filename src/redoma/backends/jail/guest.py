@@ -75,6 +75,7 @@ def use_pipes() -> None:
 
 
 def set_streams(stdin: TextIO, stdout: TextIO, stderr: TextIO) -> None:
+    """Replace the standard streams, also those that Python keeps aside."""
     sys.stdin, sys.stdout, sys.stderr = stdin, stdout, stderr
     sys.__stdin__, sys.__stdout__, sys.__stderr__ = stdin, stdout, stderr  # type: ignore[misc,assignment]
 
@@ -197,6 +198,7 @@ def put(path: str, content: bytes) -> None:
 
 
 def run(told: dict[str, Any]) -> NoReturn:
+    """Place the files of the order, enter its directory, and run it. Reports what fails."""
     try:
         for name, content in told["files"].items():
             if "/" in name:
@@ -238,6 +240,7 @@ def execute(told: dict[str, Any]) -> NoReturn:
 
 
 def python(told: dict[str, Any]) -> NoReturn:
+    """Run Python code, report on it, and end this process."""
     source, leave = told["source"], os._exit  # bound now: the code may replace os._exit
     environment(told["env"])
     if told["env"].get("PYTHONUNBUFFERED"):  # as the interpreter does
@@ -352,6 +355,7 @@ def show(result: object) -> None:
 
 
 def keep_display(types_: list[tuple[str, int]], body: bytes, _is_value: bool) -> None:
+    """Keep a display for the report, with its parts as text."""
     import base64
 
     found, at = dict[str, str](), 0
@@ -373,10 +377,12 @@ class PyplotFinder:
 
 
 def watch_pyplot() -> None:
+    """Make `plt.show()` display figures."""
     showing()["watch_pyplot"](displays())
 
 
 def environment(wanted: dict[str, str]) -> None:
+    """Set the environment variables, if they differ."""
     if dict(os.environ) != wanted:
         os.environ.clear()
         os.environ.update(wanted)
@@ -456,6 +462,7 @@ def _is_the_guests(module: object) -> bool:
 
 
 def report(found: dict[str, Any]) -> None:
+    """Write the report for Redoma: see `run.Report`."""
     try:
         put(REPORT, as_json(found).encode())
     except BaseException:

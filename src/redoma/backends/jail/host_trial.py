@@ -32,6 +32,7 @@ def main() -> None:
 
 
 def take(layers: str, needed: list[str]) -> dict[str, Any]:
+    """Take all steps. Returns the errno of each, and the first path that a guest could not read."""
     steps, closed = Steps(layers), ""
     if os.getuid() == 0:
         # Root binds the interpreter before it drops its rights, so the directories above these don't matter.
@@ -72,6 +73,7 @@ class Steps:
         self._layers = layers
 
     def build(self) -> None:
+        """Take the steps of building a root and a cell."""
         user, group = os.getuid(), os.getgid()
         if not (self.take("user", linux.unshare, linux.CLONE_NEWUSER) and self.take("map", _map, user, group)):
             return
@@ -88,6 +90,7 @@ class Steps:
             self.take("pivot", linux.pivot_root, _PLACE, f"{_PLACE}/old")
 
     def take(self, name: str, step: Callable[..., None], *arguments: Any) -> bool:
+        """Take a step and note its errno. Returns whether it worked."""
         try:
             step(*arguments)
         except OSError as error:

@@ -30,6 +30,7 @@ class Feature(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def version(self) -> str:
+        """The first version, as text."""
         return ".".join(map(str, self.since))
 
 

@@ -212,6 +212,7 @@ class Zygote:
             self.changes = None
 
     def fileno(self) -> int:
+        """Return the descriptor of the socket, for `select`."""
         return self.socket.fileno()
 
     def order(self, cell: CellOrder, descriptors: list[int]) -> None:

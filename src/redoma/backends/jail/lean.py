@@ -94,6 +94,7 @@ def advice() -> str:
 
 
 def change_for_the_jail() -> str:
+    """Return the change to the container, or the host, that would allow the jail."""
     from .host_look import container
 
     match container():

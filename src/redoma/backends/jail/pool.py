@@ -253,6 +253,7 @@ class Pool:
         self._queue = deque()
 
     def counts(self) -> dict[str, int]:
+        """Return how many cells there are in each state, and how many runs wait."""
         with self._lock:
             known = {"armed": self._armed, "arming": self._arming, "running": self._running, "waiting": self._queue}
             return {name: len(cells) for name, cells in known.items()}
@@ -264,6 +265,7 @@ class Pool:
 
     @property
     def zygote_pid(self) -> int | None:
+        """The process id of the zygote, if there is one."""
         return self._zygote.pid if self._zygote else None
 
     def _wake(self) -> None:

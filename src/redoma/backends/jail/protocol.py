@@ -72,6 +72,7 @@ class Malformed(Exception):
 
 
 def frame(kind: bytes, payload: bytes = b"") -> bytes:
+    """Return a frame: letter, length, payload."""
     return _HEADER.pack(kind, len(payload)) + payload
 
 
@@ -82,6 +83,7 @@ class Frames:
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Yield the frames that are complete now. Raises `Malformed`."""
         self._buffer += data
         while len(self._buffer) >= _HEADER.size:
             kind, size = _HEADER.unpack_from(self._buffer)
@@ -116,6 +118,7 @@ def read_order(receive: Any) -> dict[str, Any] | None:
 
 
 def read_exactly(receive: Any, size: int) -> bytes | None:
+    """Receive exactly `size` bytes; None if the other end went away."""
     chunk: bytes = receive(min(size, 1 << 20)) if size else b""
     if len(chunk) == size:
         return chunk

@@ -558,6 +558,7 @@ def show(source: str, target: str, parts: Parts, of: str = "", file: str = "") -
 
 
 def read(path: str) -> bytes | None:
+    """Return the content of a file; None if there is none or it can't be read."""
     try:
         with open(path, "rb") as file:
             return file.read()
@@ -566,6 +567,7 @@ def read(path: str) -> bytes | None:
 
 
 def write(path: str, content: bytes) -> None:
+    """Write a file that can only be read."""
     with open(path, "wb") as file:
         file.write(content)
     os.chmod(path, 0o444)
@@ -595,6 +597,7 @@ def put(path: str, text: bytes) -> None:
 
 
 def become_unprivileged() -> None:
+    """Give up root: become the user that owns nothing, without groups."""
     if os.geteuid() == 0:
         with step("give up root"):
             os.setgroups([])

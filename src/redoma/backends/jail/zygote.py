@@ -44,6 +44,7 @@ _SPACES = {"user": "user", "pid": "pid", "mount": "mnt", "net": "net", "ipc": "i
 
 
 def main() -> NoReturn:
+    """Prepare, then make cells until Redoma is gone. In each guest, run its order."""
     try:
         built = root.found_built()
         if built["lean"]:

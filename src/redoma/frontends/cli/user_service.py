@@ -63,7 +63,7 @@ class NotTaken(Exception):
 
 
 def listening(path: Path | None) -> tuple[socket.socket, Path | None]:
-    """The socket to listen on, and its path if we have made it: systemd may have passed one (`LISTEN_FDS`).
+    """Return the socket to listen on, and its path if we made it: systemd may have passed one (`LISTEN_FDS`).
 
     Raises `ConfigError`.
     """
@@ -105,8 +105,9 @@ def serve(path: Path | None, ready: Callable[[str], None], say: Callable[[str], 
 
 
 def prepare() -> Config:
-    """Load what a run needs, by making some that are not recorded with the user's. Returns the configuration that most
-    runs will have: that of the directory in which the service was started."""
+    """Load everything that runs need, by making some that are recorded elsewhere than the user's. Returns the
+    configuration that most runs will have: that of the directory in which the service was started.
+    """
     import tempfile
 
     from redoma.approval import console
@@ -179,7 +180,7 @@ class _Service:
         self._stopping = True
 
     def _read_news(self) -> None:
-        """A spare has been taken, or something is wrong."""
+        """Read what spares report: one has been taken, or something is wrong."""
         for line in os.read(self._news, 65536).decode("utf-8", "replace").splitlines():
             number, _, what = line.partition(" ")
             if what == "taken":
@@ -225,7 +226,7 @@ class _Service:
 
 
 def _loaded_files() -> dict[str, tuple[int, int]]:
-    """File → when it was changed and its size, of every module of Redoma that is loaded."""
+    """Return file → time of its last change and its size, for every module of Redoma that is loaded."""
     files = [getattr(module, "__file__", None) for name, module in sys.modules.items() if name.startswith("redoma")]
     return {file: _state(file) for file in files if file}
 
@@ -392,7 +393,7 @@ class _Wanted:
 
 
 def _text(number: int, mode: str, encoding: str, errors: str) -> io.TextIOWrapper:
-    """A standard stream as Python makes it."""
+    """Return a standard stream as Python makes it."""
     buffer = open(number, mode + "b", closefd=False)  # noqa: SIM115 - for as long as we run
     at_once = number == 2 or (mode == "w" and os.isatty(number))
     return io.TextIOWrapper(buffer, encoding=encoding, errors=errors, newline="\n", line_buffering=at_once)
@@ -425,14 +426,14 @@ class _ProcessFacts:
         }
 
     def difference(self, other: _ProcessFacts) -> str:
-        """What differs; empty if nothing does."""
+        """Return what differs; empty if nothing does."""
         for name, value in self._facts.items():
             if other._facts.get(name) != value:
                 return f"{name} differs"
         return "" if len(self._facts) == len(other._facts) else "limits differ"
 
     def terminal_among(self, descriptors: list[int]) -> str:
-        """The path of its controlling terminal, which one of its streams has to be. Empty if it has none."""
+        """Return the path of its controlling terminal, which must be one of its streams; empty if it has none."""
         if not self._terminal:
             return ""
         wanted = (self._terminal >> 8) & 0xFFF, (self._terminal & 0xFF) | ((self._terminal >> 12) & 0xFFF00)
@@ -451,7 +452,9 @@ def _link(path: str) -> str:
 
 
 def _fields(pid: int) -> list[str]:
-    """What follows the name in /proc/PID/stat: state, parent, group, session, terminal, its foreground group, ..."""
+    """Return what follows the name in /proc/PID/stat: state, parent, group, session, terminal, its foreground group,
+    and so on.
+    """
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
 
 
@@ -466,14 +469,14 @@ def _three(packed: bytes) -> tuple[int, int, int]:
 
 
 def _pidfd(caller: socket.socket, pid: int) -> int:
-    """The caller's process itself where the kernel tells (Linux 6.5), else the one that has its number now."""
+    """Return a pidfd of the caller: of its very process since Linux 6.5, else of the one that has its pid now."""
     with suppress(OSError):
         return caller.getsockopt(socket.SOL_SOCKET, _SO_PEERPIDFD)
     return os.pidfd_open(pid)
 
 
 def _receive(caller: socket.socket) -> tuple[bytes, list[int]]:
-    """A message, and the descriptors that came with it."""
+    """Return a message, and the descriptors that came with it."""
     data, descriptors, flags, _ = socket.recv_fds(caller, 4, 4)
     try:
         for number in descriptors:

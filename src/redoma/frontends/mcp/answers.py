@@ -1,7 +1,8 @@
-"""What a model gets back: a text, the same as data, and pictures. All of it is bounded, and valid as JSON.
+"""Builds what a model gets back: a text, the same as data, and pictures. All of it is bounded and valid as JSON.
 
-The code of a run made much of it, so no text goes out before `clean`: a lone surrogate would end the connection of a
-client over stdio, and a picture that is none would be handed to its decoder.
+Much of it was written by the code of a run. So every text goes through `clean`: a lone surrogate would end the
+connection of a client over stdio. And pictures are recognised by their content: a client would hand anything else to
+its decoder.
 """
 
 from __future__ import annotations
@@ -142,7 +143,7 @@ class DoneOutput(BaseModel):
 
 
 def clean(text: str, limit: int = _MAX_LINE) -> str:
-    """The text as valid Unicode, and no longer than `limit`: of a longer one the middle is left out."""
+    """Return the text as valid Unicode of at most `limit` characters; the middle of a longer one is left out."""
     text = text.encode("utf-8", "backslashreplace").decode()
     if len(text) <= limit:
         return text
@@ -159,7 +160,7 @@ def answer(
     is_error: bool = False,
     limit: int = 2 * MAX_TEXT,
 ) -> CallToolResult:
-    """An answer of a tool; its text has at most `limit` characters."""
+    """Return the answer of a tool. Its text has at most `limit` characters."""
     return CallToolResult(
         content=[TextContent(text=clean(text, limit)), *pictures],
         structured_content=data.model_dump(mode="json"),
@@ -168,7 +169,7 @@ def answer(
 
 
 def run_answer(result: Result, *, session_id: str | None = None) -> CallToolResult:
-    """How a run ended, for a model."""
+    """Return the answer of a tool that ran something."""
     data, text = run_output(result, session_id=session_id), result.to_text(MAX_TEXT)
     shown = list(_pictures(result))
     data.pictures = len(shown)
@@ -213,7 +214,7 @@ def how_to_go_on(waits: PendingOutput) -> str:
 
 
 def _pictures(result: Result) -> Iterable[ImageContent]:
-    """The pictures that it showed, or brought back as files."""
+    """Yield the pictures that a run displayed or returned as files."""
     room, count = MAX_PICTURE_BYTES, 0
     for kind, content in (*_of_displays(result.displays), *_of_files(result.files)):
         if count < MAX_PICTURES and len(content) <= room and content.startswith(_SIGNATURES[kind]):
@@ -226,7 +227,7 @@ def picture(kind: str, content: bytes) -> ImageContent:
 
 
 def picture_kind(content: bytes) -> str | None:
-    """The type of a picture, by its first bytes; None if it is none that clients show."""
+    """Return the type of a picture, by its first bytes; None if clients can't show it."""
     return next((kind for kind, start in _SIGNATURES.items() if content.startswith(start)), None)
 
 
@@ -253,7 +254,7 @@ def changes_output(
     project: str,
     left: dict[str, str] | None = None,
 ) -> ChangesOutput:
-    """What a command did in an overlay."""
+    """Return what a command did in an overlay, as data."""
     stays = {**effect.refused, **effect.conflicts, **(left or {})}
     return ChangesOutput(
         id=id,
@@ -271,7 +272,7 @@ def kept_output(kept: Kept, project: str) -> ChangesOutput:
 
 
 def changes_text(data: ChangesOutput) -> str:
-    """Changes as a text: each path, then the diff."""
+    """Return changes as text: each path, then the diff."""
     count = len(data.changes) + data.more
     lines = [f"{count} {'change' if count == 1 else 'changes'} in {data.project}: {data.state}"]
     for each in data.changes:

@@ -42,7 +42,7 @@ class Caller(NamedTuple):
     """Who calls a tool."""
 
     requester: str
-    """Who it is in requests, approvals and the audit log."""
+    """Its name in requests, approvals and the audit log."""
     owner: str = ""
     """Whose sessions it can use."""
     key: Any = None
@@ -70,15 +70,17 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def client_name(ctx: Context[Any, Any]) -> str:
-    """What the client calls itself, as a plain short word. Nothing proves it."""
+    """Return the name that the client gives itself, as a short plain word. It is not verified."""
     params = ctx.session.client_params
     name = params.client_info.name if params else ""
     return _NOT_IN_A_NAME.sub("-", name.lower()).strip("-.")[:_MAX_NAME] or "unknown"
 
 
 async def to_its_end(work: Coroutine[Any, Any, T]) -> T:
-    """Await work in a task of its own. If we are cancelled, so is the task, once, and it is waited for: the SDK cancels
-    every `await` again, also those by which a run is ended and its record written."""
+    """Await work in its own task. If we are cancelled, cancel the task once and wait for its end.
+
+    The SDK cancels every further `await`, too, also those that end a run and write its record.
+    """
     task = asyncio.create_task(work)
     try:
         return await asyncio.shield(task)
@@ -90,7 +92,7 @@ async def to_its_end(work: Coroutine[Any, Any, T]) -> T:
 
 
 class Progress:
-    """Tells a client how far a run is: what it printed last, and how many characters in all."""
+    """Reports the progress of a run to the client: its last line, and how many characters it has printed."""
 
     def __init__(self, ctx: Context[Any, Any]) -> None:
         self._ctx, self._count, self._told = ctx, 0, 0.0
@@ -113,7 +115,7 @@ class Progress:
 
 
 class Bench(ABC):
-    """Where tool calls run. Subclasses say who calls, and what they may ask for."""
+    """Where tool calls run. Subclasses determine who calls, and what a caller may request."""
 
     executor: AsyncExecutor
     ledger: Ledger | None
@@ -124,27 +126,27 @@ class Bench(ABC):
 
     @abstractmethod
     def caller(self, ctx: Context[Any, Any]) -> Caller:
-        """Who makes this call."""
+        """Return who makes this call."""
 
     @abstractmethod
     def prepare(self, caller: Caller, wanted: Wanted) -> Submission:
-        """A submission that does not wait for a person. Raises `RedomaError` for what may not be asked for."""
+        """Return a submission that does not wait for a person. Raises `RedomaError` if it may not be requested."""
 
     @abstractmethod
     def may_answer(self, caller: Caller) -> bool:
-        """Whether the person at the client may approve what the client asks for."""
+        """Return whether the person at the client may approve requests of the client."""
 
     @abstractmethod
     def project_name(self, path: str) -> str:
-        """What the caller calls a project."""
+        """Return the caller's name of a project."""
 
     def max_sessions(self, caller: Caller) -> int:
-        """How many a caller may have; the executor bounds those of all of them together."""
+        """Return how many sessions a caller may have. The executor limits their total."""
         return self.executor.config.sessions.maximum
 
     @abstractmethod
     def must_be_within(self, limits: dict[str, Any]) -> None:
-        """Raise `InvalidRequest` for limits that this caller may not ask for."""
+        """Raise `InvalidRequest` for limits that the caller may not request."""
 
     @abstractmethod
     async def apply(self, caller: Caller, id: str, paths: tuple[str, ...] | None, named: tuple[str, ...]) -> Kept:  # noqa: A002
@@ -159,22 +161,22 @@ class Bench(ABC):
         """Take back what was applied."""
 
     def words(self, text: str) -> str:
-        """A message as the caller may see it."""
+        """Return a message as the caller may see it."""
         return text
 
     def result(self, result: Result) -> Result:
-        """A result as the caller may see it."""
+        """Return a result as the caller may see it."""
         return result
 
     @asynccontextmanager
     async def turn(self, caller: Caller) -> AsyncIterator[None]:
-        """While something of this caller runs."""
+        """Context manager around each run of a caller, for quotas."""
         yield
 
     # --- runs ---
 
     async def run(self, ctx: Context[Any, Any], wanted: Wanted) -> Result:
-        """Run it in a cell of its own. If a person has to approve it, the result is `pending`."""
+        """Run it in a new cell. If a person must approve it, the result is `pending`."""
         caller = self.caller(ctx)
         submission, progress = self.prepare(caller, wanted), Progress(ctx)
 
@@ -188,7 +190,7 @@ class Bench(ABC):
         return self.result(await to_its_end(work()))
 
     async def run_in(self, ctx: Context[Any, Any], session_id: str, wanted: Wanted) -> Result:
-        """Run it in a session. If a person has to approve it, the result is `pending`."""
+        """Run it in a session. If a person must approve it, the result is `pending`."""
         caller = self.caller(ctx)
         session, progress = self.session(caller, session_id), Progress(ctx)
         for name in ("files", "outputs", "network"):
@@ -220,7 +222,7 @@ class Bench(ABC):
     # --- sessions ---
 
     async def open_session(self, ctx: Context[Any, Any], seconds: float | None) -> AsyncSession:
-        """Open a session whose runs may take so many seconds each, or as many as is configured."""
+        """Open a session in which each run may take this many seconds; None for the configured limit."""
         caller = self.caller(ctx)
         self.must_be_within({} if seconds is None else {"time": seconds})
         self._forget_ended()
@@ -242,7 +244,7 @@ class Bench(ABC):
         return [session for owner, session in self._sessions.values() if owner == caller.owner]
 
     def session(self, caller: Caller, session_id: str) -> AsyncSession:
-        """A session of this caller. Raises `InvalidRequest` if there is none."""
+        """Return a session of this caller. Raises `InvalidRequest` if there is none with this id."""
         owner, session = self._sessions.get(session_id, ("", None))
         if session is None or owner != caller.owner:
             raise InvalidRequest(
@@ -264,7 +266,9 @@ class Bench(ABC):
     # --- a person ---
 
     async def question(self, caller: Caller, approval: str) -> Ask | None:
-        """What a person at the client is to be asked; None if they can't be shown all of it, or may not answer."""
+        """Return the question for the person at the client; None if it can't be shown as a whole, or they may not
+        answer.
+        """
         if self.ledger is None or not self.may_answer(caller):
             return None
         entry = await asyncio.to_thread(self.ledger.load, approval)
@@ -272,7 +276,7 @@ class Bench(ABC):
         return entry.ask if entry.state == "open" and shown.whole and len(shown.text) <= _MAX_QUESTION else None
 
     async def decide(self, caller: Caller, approval: str, decision: Literal["approved", "denied"], reason: str) -> None:
-        """Write down what the person has answered. Raises `ApprovalError` if it can't count any more."""
+        """Record the answer of the person at the client. Raises `ApprovalError` if it comes too late."""
         if self.ledger is None or not self.may_answer(caller):
             raise InvalidRequest("this can't be answered here", why="the caller may not", next="use `redoma approvals`")
         entry = await asyncio.to_thread(self.ledger.load, approval)
@@ -282,13 +286,13 @@ class Bench(ABC):
 
 
 class LocalBench(Bench):
-    """This machine, for the user who has started the server: what `redoma mcp` uses."""
+    """Runs on this machine, for the user who started the server with `redoma mcp`."""
 
     def __init__(self, config: Config, project: Path) -> None:
         super().__init__()
         approval = config.approval
         self._asks_here = approval.approver in ("auto", "console")
-        """With `queue` people decide by `redoma approvals` alone, with `deny` nobody does."""
+        """With `queue`, people decide only with `redoma approvals`; with `deny`, nobody does."""
         queued = msgspec.structs.replace(approval, approver="queue" if self._asks_here else approval.approver)
         self._config = msgspec.structs.replace(config, approval=queued)
         self._project = str(project)
@@ -310,7 +314,7 @@ class LocalBench(Bench):
         return path
 
     def must_be_within(self, limits: dict[str, Any]) -> None:
-        """This user's own machine: policy asks about what takes long."""
+        """Accept all limits: it is the user's own machine, and policy prompts for long runs."""
 
     def prepare(self, caller: Caller, wanted: Wanted) -> Submission:
         options: Options = {

@@ -1,8 +1,8 @@
-"""The server at /mcp of the service: streamable HTTP, for whoever has a key with the scope run.
+"""The server at /mcp of the service: streamable HTTP, for keys with the scope `run`.
 
-The key is looked at before anything of the body is read, for every request: also those of a connection that a good key
-has opened. The SDK keeps a connection to the key that has opened it. Nobody approves here what they ask for themselves:
-requester and approver have different keys, as everywhere in the service, so the person at the client is not asked.
+The key of every request is checked before its body is read, also on a connection that a valid key has opened. The SDK
+ties a connection to the key that opened it. As everywhere in the service, requester and approver must have different
+keys, so the person at the client is not asked to approve.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 
 class ServiceBench(Bench):
-    """The service: its executor, its quotas, its projects, its keys."""
+    """Runs on the executor of the service, with its quotas, projects and keys."""
 
     def __init__(self, service: Service) -> None:
         super().__init__()
@@ -117,7 +117,7 @@ class ServiceBench(Bench):
 
 
 def mount(service: Service) -> Mount:
-    """The MCP server of a service, to be mounted at `PATH`."""
+    """Return the MCP server of a service, to be mounted at `PATH`."""
     bench = ServiceBench(service)
     manager = StreamableHTTPSessionManager(
         build(bench)._lowlevel_server,
@@ -149,7 +149,7 @@ def mount(service: Service) -> Mount:
 
 
 def _key_of(service: Service, scope: Scope) -> Key:
-    """The key of a request. Raises `Answered` if there is none, or it may not run anything, or is used too often."""
+    """Return the key of a request. Raises `Answered` if there is none, it lacks the scope, or it is used too often."""
     given = [value.decode("latin-1") for name, value in scope["headers"] if name == b"authorization"]
     kind, _, text = given[0].partition(" ") if len(given) == 1 else ("", "", "")
     key = service.keys.authenticate(text.strip()) if kind.lower() == "bearer" else None
@@ -162,7 +162,7 @@ def _key_of(service: Service, scope: Scope) -> Key:
 
 
 def _ended_by(stopping: asyncio.Event, receive: Receive) -> Receive:
-    """The connection of a client that only listens: it ends when the service stops, which would wait for it."""
+    """Return `receive` for a client that only listens: it ends when the service stops, which would wait for it."""
 
     async def either() -> MutableMapping[str, Any]:
         waits = [asyncio.ensure_future(receive()), asyncio.ensure_future(stopping.wait())]
