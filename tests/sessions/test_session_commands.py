@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pace import SLOW
-from redoma import Executor, Refused, Session
+from redoma import Executor, InvalidRequest, Refused, Session
 
 
 def test_a_command_begins_where_the_last_one_ended_up(session: Session) -> None:
@@ -122,6 +122,20 @@ def test_long_files_go_in_pieces_and_a_write_is_whole_or_nothing(session_executo
         with pytest.raises(OSError, match="space"):
             session.files.write("longer", b"x" * (8 << 20))
         assert [each.name for each in session.files.list()] == ["long"]
+
+
+def test_a_download_does_not_fill_the_disk_of_this_machine(
+    session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session.run("import os\nos.makedirs('wide')\nwith open('hole', 'wb') as file: file.truncate(8 << 20)")
+    with pytest.raises(InvalidRequest, match="more than 1,048,576 bytes"):
+        session.files.download(".", tmp_path / "one", max_bytes=1 << 20)
+    assert sum(file.stat().st_size for file in (tmp_path / "one").iterdir() if file.is_file()) <= 1 << 20
+    monkeypatch.setattr("redoma.sessions.folder._MAX_FILES", 20)
+    session.run("for n in range(30): os.mkdir(f'wide/{n}')")
+    with pytest.raises(InvalidRequest, match="more than 20 files and directories"):
+        session.files.download("wide", tmp_path / "two")
+    assert len(list((tmp_path / "two").iterdir())) == 20
 
 
 def test_folders_go_up_and_down(session: Session, tmp_path: Path) -> None:

@@ -26,6 +26,8 @@ from .channel import Answer, Channel
 
 MAX_READ = 64 << 20
 """Bytes of a file that `read` returns unless it is told otherwise."""
+MAX_DOWNLOAD = 4 << 30
+"""Bytes that `download` brings to this machine unless it is told otherwise."""
 _MAX_LISTED = 4 << 20  # bytes of a list as JSON
 _MAX_DEPTH = 32
 _MAX_FILES = 10_000
@@ -62,6 +64,27 @@ class Piece(NamedTuple):
     file: str
     """Which file it is: between two pieces, another may take its name."""
     size: int
+
+
+class _Room:
+    """What a download may still bring here. `path` is what is downloaded."""
+
+    def __init__(self, path: str, max_bytes: int) -> None:
+        self._path, self._max_bytes = path, max_bytes
+        self._entries = self._bytes = self.files = 0
+
+    def take_entry(self) -> None:
+        self._entries += 1
+        if self._entries > _MAX_FILES:
+            raise self._too_much(f"it has more than {_MAX_FILES:,} files and directories", "download less")
+
+    def take_bytes(self, size: int) -> None:
+        self._bytes += size
+        if self._bytes > self._max_bytes:
+            raise self._too_much(f"it has more than {self._max_bytes:,} bytes", "download less, or allow max_bytes")
+
+    def _too_much(self, why: str, step: str) -> InvalidRequest:
+        return InvalidRequest(f"{self._path!r} can't be downloaded", why=why, next=step)
 
 
 class Home(Protocol):
@@ -178,33 +201,36 @@ class AsyncFiles:
             await self.write(f"{os.fspath(path)}/{name}", file)
         return len(files)
 
-    async def download(self, path: str | os.PathLike[str], local: str | os.PathLike[str]) -> int:
-        """Copy a directory of the session to a new one of this machine. Only regular files; 10,000 at most. Returns how
-        many were copied."""
+    async def download(
+        self, path: str | os.PathLike[str], local: str | os.PathLike[str], *, max_bytes: int = MAX_DOWNLOAD
+    ) -> int:
+        """Copy a directory of the session to a new one of this machine. Only regular files; with their directories,
+        10,000 at most. Returns how many files were copied. Raises `InvalidRequest` if there are more, or more than
+        `max_bytes` in them: the session's code says what is there, and this machine's disk would be filled."""
         os.makedirs(local)  # a new one, so that nothing in it leads elsewhere
-        return await self._download(os.fspath(path), os.fspath(local), _MAX_DEPTH, _MAX_FILES)
+        room = _Room(os.fspath(path), max_bytes)
+        await self._download(os.fspath(path), os.fspath(local), _MAX_DEPTH, room)
+        return room.files
 
-    async def _download(self, path: str, local: str, depth: int, room: int) -> int:
-        count = 0
+    async def _download(self, path: str, local: str, depth: int, room: _Room) -> None:
         for info in await self.list(path):
             if info.kind not in ("file", "directory") or not _is_plain(info.name):
                 continue
             inside, outside = f"{path}/{info.name}", os.path.join(local, info.name)
             if info.kind == "directory" and depth:
+                room.take_entry()
                 os.mkdir(outside)
-                count += await self._download(inside, outside, depth - 1, room - count)
+                await self._download(inside, outside, depth - 1, room)
             elif info.kind == "file":
-                if count >= room:
-                    why = f"it has more than {_MAX_FILES:,} files"
-                    raise InvalidRequest(f"{path!r} can't be downloaded", why=why, next="download less")
-                await self._fetch(inside, outside)
-                count += 1
-        return count
+                room.take_entry()
+                await self._fetch(inside, outside, room)
+                room.files += 1
 
-    async def _fetch(self, path: str, local: str) -> None:
+    async def _fetch(self, path: str, local: str, room: _Room) -> None:
         file = os.open(local, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         try:
             async for piece in self.chunks(path):
+                room.take_bytes(len(piece))
                 left = memoryview(piece)
                 while left:
                     left = left[os.write(file, left) :]

@@ -9,12 +9,17 @@ import re
 import socket
 import stat
 import time
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from redoma.config import AuditConfig, Config
+from redoma.frontends.http.bodies import RunBody
 from redoma.frontends.http.keys import Keys
+from redoma.frontends.http.service import Service
 from redoma.frontends.http.store import open_store
 from redoma.lib.errors import InvalidRequest
 from serving import Serving
@@ -270,3 +275,56 @@ def test_it_listens_on_a_socket_of_this_user_only(tmp_path: Path) -> None:
     server.start()  # what a killed server left is replaced
     assert server.stop() == 0
     assert not path.exists()
+
+
+def test_one_key_leaves_others_room_to_run_to_wait_and_to_ask(serve: Callable[..., Serving]) -> None:
+    """A greedy key takes all that it gets: places to run, places in the queue, and questions for a person."""
+    server = serve("server: {running: 4, queue: 10, drain: 0}\n")
+    server.key("greedy", "run", concurrency=50)
+    asked = {"code": "1", "limits": {"time": 90}, "reason": "it takes long"}
+    asks = [server.ask("POST", "/v1/runs", asked, key="greedy").status for _ in range(10)]
+    assert asks == [202] * 9 + [429]
+    for run in server.ask("GET", "/v1/runs?state=waiting", key="greedy").json["runs"]:
+        server.ask("POST", f"/v1/runs/{run['id']}/cancel", key="greedy")
+    sleeps = [server.ask("POST", "/v1/runs/async", {"code": "import time; time.sleep(25)"}, key="greedy")]
+    while sleeps[-1].status == 202:
+        if len(sleeps) == 3:
+            server.until(sleeps[-1].json["id"], "running", key="greedy")
+        sleeps.append(server.ask("POST", "/v1/runs/async", {"code": "import time; time.sleep(25)"}, key="greedy"))
+    assert len(sleeps) == 3 + 9 + 1
+    assert server.run("'others go on'")["status"] == "ok"
+    assert server.ask("GET", f"/v1/runs/{sleeps[3].json['id']}", key="greedy").json["state"] == "queued"  # meanwhile
+
+
+def test_requests_of_one_key_that_wait_are_bounded_together(serve: Callable[..., Serving]) -> None:
+    server = serve("server: {running: 1, max_body: 100000, drain: 0}\n")
+    slow = server.ask("POST", "/v1/runs/async", {"code": "import time; time.sleep(25)"}).json["id"]
+    server.until(slow, "running")
+    large = {"code": "1", "files": {"a": "x" * 90_000}}
+    statuses = [server.ask("POST", "/v1/runs/async", large).status for _ in range(10)]
+    assert statuses == [202] * 9 + [429]
+
+
+async def test_large_requests_are_not_loaded_for_a_list(tmp_path: Path) -> None:
+    service = Service(Config(state=tmp_path, audit=AuditConfig(directory=tmp_path / "audit")))
+    key, _ = service.keys.create("agent", ("run",))
+    size, count = 1 << 18, 20
+    with open_store(tmp_path).writing() as db:
+        for number in range(count):
+            code = "" if number % 2 else "print('large')"
+            argv = ("echo", "x" * size) if number % 2 else ()
+            language = "command" if number % 2 else "python"
+            body = RunBody(code=code, argv=argv, language=language, files={"a": "\u00e4" * size})  # type: ignore[arg-type]
+            values = (f"{number:032x}", key.id, "async", "done", float(number), msgspec.json.encode(body))
+            db.execute("INSERT INTO runs (id, key, mode, state, created, body) VALUES (?, ?, ?, ?, ?, ?)", values)
+    tracemalloc.start()
+    try:
+        rows = await service.newest(key, before=float("inf"), limit=200)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+        await service.executor.aclose()
+    assert [row.body.code or row.body.argv[0] for row in rows[:2]] == ["echo", "print('large')"]
+    assert [row.body.language for row in rows[:2]] == ["command", "python"]
+    assert len(rows) == count
+    assert peak < 2 * size

@@ -169,6 +169,16 @@ async def test_a_session_belongs_to_the_key_that_opened_it(era: str, server: Ser
         await agent.call_tool("session_close", {"session_id": opened})
 
 
+async def test_sessions_that_are_asked_for_at_once_are_counted_too(server: Serving) -> None:
+    server.key("eager", "run", concurrency=2)
+    async with over_http(server, "2026-07-28", "eager") as client:
+        told = await asyncio.gather(*(client.call_tool("session_open", {}) for _ in range(5)))
+        opened = [each.structured_content["session_id"] for each in told if not each.is_error]
+        for session in opened:
+            await client.call_tool("session_close", {"session_id": session})
+    assert len(opened) == 2
+
+
 async def test_over_http_limits_and_projects_are_those_of_the_service(server: Serving) -> None:
     async with over_http(server, "2026-07-28") as client:
         long = await client.call_tool("run_python", {"code": "1", "timeout": 100_000})

@@ -74,6 +74,8 @@ async def _content(asked: Asked) -> AsyncIterator[bytes]:
             while chunk:
                 yield unpacker.decompress(chunk, 1 << 18)
                 chunk = unpacker.unconsumed_tail
+            if unpacker.unused_data:  # all that follows would be kept there, and copied with each chunk
+                raise Problem("invalid_argument", "the content goes on behind its end")
         if unpacker is not None and not unpacker.eof:
             raise Problem("invalid_argument", "the content ends early")
     except zlib.error:

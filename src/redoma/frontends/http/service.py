@@ -53,7 +53,21 @@ _IDEMPOTENCY = re.compile(r"[\x21-\x7e]{1,200}\Z")
 _FACTOR = 10
 """How many times the configured limits a caller may ask for, unless `server.max_limits` says otherwise."""
 _STOPPED = "the server was stopped while it ran"
+_MAX_HELD = 8
+"""Requests of the largest size that the waiting runs of one key may be as large as, together."""
+_MAX_LISTED = 16 << 10
+"""Bytes of a request that is read as a whole for a list; of a larger one, only what a list shows."""
 _ENDED: tuple[RunState, ...] = ("done", "cancelled", "interrupted")
+
+
+_TEXT = "CAST(body AS TEXT)"
+_SHORT = f"""CASE WHEN length(body) <= {_MAX_LISTED} THEN body ELSE json_object(
+    'label', coalesce(json_extract({_TEXT}, '$.label'), ''),
+    'code', substr(coalesce(json_extract({_TEXT}, '$.code'), ''), 1, 1000),
+    'argv', json_array(substr(coalesce(json_extract({_TEXT}, '$.argv[0]'), ''), 1, 1000)),
+    'language', coalesce(json_extract({_TEXT}, '$.language'), 'python'),
+    'workspace', coalesce(json_extract({_TEXT}, '$.workspace'), 'scratch')) END"""
+"""The request of a run, as far as a list shows it: a caller chooses how long it is."""
 
 
 class Row(msgspec.Struct, kw_only=True):
@@ -87,6 +101,7 @@ class Job:
 
     def __init__(self, row: Row, *, durable: bool, secrets: dict[str, str]) -> None:
         self.row, self.durable, self.secrets = row, durable, secrets
+        self.size = _size(row.body)
         self.turn: AsyncSessionRun | None = None
         """What runs, if it is in a session."""
         self.process: AsyncSessionProcess | None = None
@@ -114,9 +129,11 @@ class Job:
 class Quota:
     """How much of its rate and its concurrency a key has used."""
 
-    def __init__(self, key: Key) -> None:
+    def __init__(self, key: Key, places: int) -> None:
         self.concurrency = key.concurrency
         self.slots = asyncio.Semaphore(key.concurrency)
+        self.places = asyncio.Semaphore(places)
+        """Of those that all keys share."""
         self.active = 0
         self._tokens, self._at = 2 * key.rate, time.monotonic()
 
@@ -451,6 +468,11 @@ class Service:
             raise too_many(f"this key may have {key.concurrency} runs at one time")
         if self.waiting >= self.settings.queue:
             raise too_many(f"{self.waiting} runs wait already", retry=2)
+        own = [job for job in self._jobs.values() if job.row.key == key.id and job.row.state in ("queued", "waiting")]
+        if len(own) >= _all_but_some(self.settings.queue):
+            raise too_many(f"{len(own)} runs of this key wait already, for their turn or for a person", retry=2)
+        if sum(job.size for job in own) > _MAX_HELD * self.settings.max_body:
+            raise too_many("the runs of this key that wait are too large together", retry=2)
 
     @asynccontextmanager
     async def turn(self, key: Key) -> AsyncIterator[None]:
@@ -462,7 +484,7 @@ class Service:
         self.waiting += 1
         waits = True
         try:
-            async with quota.slots, self._slots:
+            async with quota.slots, quota.places, self._slots:
                 self.waiting -= 1
                 waits = False
                 yield
@@ -473,7 +495,7 @@ class Service:
     def quota(self, key: Key) -> Quota:
         found = self._quotas.get(key.id)
         if found is None or found.concurrency != key.concurrency:
-            found = self._quotas[key.id] = Quota(key)
+            found = self._quotas[key.id] = Quota(key, _all_but_some(self.running))
         return found
 
     def take_rate(self, key: Key) -> None:
@@ -498,7 +520,8 @@ class Service:
                 raise no_key()
             quota.active += 1
             # A session has its own place already, and one run at a time.
-            async with quota.slots, nullcontext() if row.session else self._slots:
+            places = (nullcontext(), nullcontext()) if row.session else (quota.places, self._slots)
+            async with quota.slots, places[0], places[1]:
                 self.waiting -= 1
                 queued = False
                 if job.durable and not await asyncio.to_thread(self._claim, row):
@@ -802,7 +825,8 @@ class Service:
 
     def _list(self, owner: str | None, before: float, limit: int, state: str) -> list[Row]:
         query = (
-            "SELECT id, key, mode, state, status, created, started, ended, body, secrets, NULL AS result, approval,"
+            f"SELECT id, key, mode, state, status, created, started, ended, {_SHORT} AS body, secrets,"  # noqa: S608 - ours
+            " NULL AS result, approval,"
             " note, session, idempotency, digest FROM runs WHERE created < :before AND (:owner IS NULL OR key = :owner)"
             " AND (:state = '' OR state = :state) ORDER BY created DESC, id DESC LIMIT :limit"
         )
@@ -834,6 +858,18 @@ def _may_see(key: Key, row: Row) -> bool:
     """Whether a key may see a run: its own; all with `audit`; with `approve` those that somebody has to decide on."""
     decides = key.may("approve") and bool(row.approval or row.body.workspace == "overlay")
     return row.key == key.id or key.may("audit") or decides
+
+
+def _all_but_some(places: int) -> int:
+    """How many of the places that all keys share one key may take: a tenth, or one of four to nine, is for others."""
+    return places - max(places // 10, int(places > 3))
+
+
+def _size(body: RunBody) -> int:
+    """About as many bytes as it takes."""
+    contents = [body.stdin, *body.files.values()]
+    sizes = [len(given) if isinstance(given, str) else len(given.base64) for given in contents]
+    return len(body.code) + sum(map(len, body.argv)) + sum(sizes)
 
 
 def encode(shape: Any) -> bytes:

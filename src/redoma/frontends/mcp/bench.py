@@ -6,6 +6,7 @@ import asyncio
 import re
 import time
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -123,6 +124,7 @@ class Bench(ABC):
 
     def __init__(self) -> None:
         self._sessions: dict[str, tuple[str, AsyncSession]] = {}
+        self._opening = Counter[str]()
 
     @abstractmethod
     def caller(self, ctx: Context[Any, Any]) -> Caller:
@@ -226,12 +228,17 @@ class Bench(ABC):
         caller = self.caller(ctx)
         self.must_be_within({} if seconds is None else {"time": seconds})
         self._forget_ended()
-        if len([each for each in self.sessions(caller) if each.alive]) >= self.max_sessions(caller):
+        alive = [each for each in self.sessions(caller) if each.alive]
+        if len(alive) + self._opening[caller.owner] >= self.max_sessions(caller):
             raise InvalidRequest(
                 "no more sessions can be opened", why="you have as many as you may", next="close some: session_close"
             )
         session = self.executor.session(requester=caller.requester, timeout=seconds)
-        await to_its_end(session.open())
+        self._opening[caller.owner] += 1  # others may ask for one while this one opens
+        try:
+            await to_its_end(session.open())
+        finally:
+            self._opening[caller.owner] -= 1
         self._sessions[session.id] = caller.owner, session
         return session
 
