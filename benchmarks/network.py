@@ -3,9 +3,9 @@
     python benchmarks/network.py [--rounds 300]
 
 Host, client and proxy are processes of their own on this machine's loopback; ways take turns, request by request, on
-connections that are kept. `squid` takes part if it is installed. Then 200 connections at once go through the proxy of
-one run in a cell, while another thread of the same executor makes small runs: their latency beside that without the
-load.
+connections that are kept. `squid` and `mitmdump` take part if they are installed. Then 200 connections at once go
+through the proxy of one run in a cell, while another thread of the same executor makes small runs: their latency beside
+that without the load, and beside a run that only computes, which takes a processor, too.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import argparse
 import asyncio
 import contextlib
 import json
+import multiprocessing
 import resource
 import shutil
 import socket
@@ -69,7 +70,7 @@ print(json.dumps({name: times for name, (_, _, times) in ways.items()}))
 
 
 def host(listener: socket.socket, tls: ssl.SSLContext | None) -> None:
-    """A host that answers every request with a kilobyte, in a thread with an event loop of its own."""
+    """A host that answers every request with a kilobyte."""
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
@@ -84,32 +85,49 @@ def host(listener: socket.socket, tls: ssl.SSLContext | None) -> None:
 
 
 @contextlib.contextmanager
-def squid(place: Path) -> Iterator[int | None]:
-    if (program := shutil.which("squid")) is None:
-        yield None
-        return
+def others(place: Path) -> Iterator[dict[str, int]]:
+    """Other proxies that are installed, by name, with the ports where they listen."""
+    with contextlib.ExitStack() as stack:
+        found = {}
+        for name, command in (("squid", squid), ("mitmdump", mitmdump)):
+            if (program := shutil.which(name)) is not None:
+                with socket.create_server(("127.0.0.1", 0)) as free:
+                    found[name] = free.getsockname()[1]
+                stack.enter_context(started(command(program, found[name], place), found[name]))
+        yield found
+
+
+def mitmdump(program: str, port: int, place: Path) -> list[str]:
+    options = ["--quiet", "--listen-host", "127.0.0.1", "--listen-port", str(port)]
+    return [program, *options, "--set", f"confdir={place}/mitmproxy", "--set", "flow_detail=0"]
+
+
+def squid(program: str, port: int, place: Path) -> list[str]:
     place.chmod(0o755)  # it gives its rights up before it reads its list of hosts
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
     (place / "squid.conf").write_text(
         f"http_port 127.0.0.1:{port}\nhttp_access allow all\ncache deny all\naccess_log none\ncache_log /dev/null\n"
         f"pid_filename {place}/squid.pid\nhosts_file {place}/hosts\nlogfile_rotate 0\n"
     )
     (place / "hosts").write_text("127.0.0.1 host.test\n")
-    process = subprocess.Popen([program, "-N", "-f", str(place / "squid.conf")])
+    return [program, "-N", "-f", str(place / "squid.conf")]
+
+
+@contextlib.contextmanager
+def started(command: list[str], port: int) -> Iterator[None]:
+    process = subprocess.Popen(command)
     try:
-        for _ in range(200):
+        for _ in range(600):
             with contextlib.suppress(OSError):
                 socket.create_connection(("127.0.0.1", port)).close()
                 break
-            time.sleep(0.05)
-        yield port
+            time.sleep(0.1)
+        yield
     finally:
         process.terminate()
         process.wait()
 
 
-async def one_by_one(rounds: int, plain: int, secure: int, theirs: Authority, other: int | None) -> None:
+async def one_by_one(rounds: int, plain: int, secure: int, theirs: Authority, other: dict[str, int]) -> None:
     ours, sockets = Authority(), [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
     context = ssl.create_default_context(cadata=theirs.certificate.decode())
     whole = host_rules([f"host.test:{port}=127.0.0.1" for port in (plain, secure)])
@@ -134,7 +152,11 @@ async def one_by_one(rounds: int, plain: int, secure: int, theirs: Authority, ot
     ways = {
         "direct": {"port": plain, "tunnel": "", "trust": "", "request": get(http).replace(http, "/x")},
         "proxy": {"port": ports[0], "tunnel": "", "trust": "", "request": get(http)},
-        **({"squid": {"port": other, "tunnel": "", "trust": "", "request": get(http)}} if other else {}),
+        **{
+            # By its address: mitmdump asks the name service, which has no host.test.
+            name: {"port": port, "tunnel": "", "trust": "", "request": get(http.replace("host.test", "127.0.0.1"))}
+            for name, port in other.items()
+        },
         "TLS, direct": {"port": secure, "tunnel": "", "trust": certificates[0], "request": get("/x")},
         "TLS, tunnel": {"port": ports[0], "tunnel": tunnel, "trust": certificates[0], "request": get("/x")},
         "TLS, read": {"port": ports[1], "tunnel": tunnel, "trust": certificates[1], "request": get("/x")},
@@ -170,45 +192,53 @@ while time.perf_counter() - began < 4:
 print(f"{done / (time.perf_counter() - began):.0f}")
 """
 
+BUSY = """
+import time
+began = time.perf_counter()
+while time.perf_counter() - began < 4:
+    pass
+"""
+
 
 def at_once(plain: int, place: Path) -> None:
     config = Config(audit=AuditConfig(directory=place / "audit"), state=place / "state")
     with Executor(config) as executor:
 
-        def latencies(seconds: float) -> float:
+        def latencies(seconds: float) -> str:
             times, end = [], time.perf_counter() + seconds
             while time.perf_counter() < end:
                 time.sleep(0.03)
                 began = time.perf_counter()
                 executor.run("1 + 1", policy="none")
                 times.append(time.perf_counter() - began)
-            return statistics.median(times) * 1e3
+            ordered = sorted(time * 1e3 for time in times)
+            return f"{statistics.median(ordered):.1f} (p90 {ordered[len(ordered) * 9 // 10]:.1f})"
 
         latencies(1)
         before, alone = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, latencies(3)
-        found: list[str] = []
+        result = list[str]()
 
-        def load() -> None:
-            rules = [f"host.test:{plain}=127.0.0.1"]
-            result = executor.run(
-                MANY,
-                args=[f"host.test:{plain}"],
-                network=rules,
-                policy="none",
-                limits={"open_files": 512, "connections": 256},
-            )
-            found.append(result.stdout.strip() or result.stderr)
+        def beside(code: str) -> str:
+            def load() -> None:
+                rules = [f"host.test:{plain}=127.0.0.1"]
+                limits = {"open_files": 512, "connections": 256}
+                done = executor.run(code, args=rules[0].split("=")[:1], network=rules, policy="none", limits=limits)
+                result.append(done.stdout.strip() or done.stderr)
 
-        thread = threading.Thread(target=load)
-        thread.start()
-        time.sleep(1)
-        beside = latencies(2.5)
-        thread.join()
+            thread = threading.Thread(target=load)
+            thread.start()
+            time.sleep(1)
+            found = latencies(2.5)
+            thread.join()
+            return found
+
+        computing, connected, after = beside(BUSY), beside(MANY), latencies(3)
         grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
     print("200 connections at once, through the proxy of one run")
-    print(f"  requests a second      {found[0]}")
+    print(f"  requests a second      {result[-1]}")
     print(f"  memory of Redoma       {grown:+.1f} MB at its peak")
-    print(f"  another run, p50       {alone:.1f} ms alone, {beside:.1f} ms beside that load")
+    print(f"  another run, p50 in ms {alone} alone, {connected} beside that load, {after} alone again")
+    print(f"                         {computing} beside a run that only computes")
 
 
 def main() -> None:
@@ -218,11 +248,12 @@ def main() -> None:
     theirs = Authority()
     listeners = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
     contexts = [None, theirs.context("host.test")]
+    fork = multiprocessing.get_context("fork")  # nothing else runs yet
     for listener, context in zip(listeners, contexts, strict=True):
-        threading.Thread(target=host, args=(listener, context), daemon=True).start()
+        fork.Process(target=host, args=(listener, context), daemon=True).start()
     plain, secure = (one.getsockname()[1] for one in listeners)
     with tempfile.TemporaryDirectory(prefix="redoma-network-") as directory:
-        with squid(Path(directory)) as other:
+        with others(Path(directory)) as other:
             asyncio.run(one_by_one(rounds, plain, secure, theirs, other))
         at_once(plain, Path(directory))
 

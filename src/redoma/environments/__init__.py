@@ -1,7 +1,7 @@
 """Environments: packages for runs, installed in a cell, kept by content, and seen read-only in cells.
 
-`requirements` reads what is wanted, `index` finds out where packages come from, `install` is what the install cell is
-told and how what it leaves is taken, and `store` keeps the result. What runs it is `pipeline.packages`.
+`requirements` reads and checks requirements, `index` finds the package index, `install` has the code of the install
+cell and takes the files it leaves, and `store` keeps them. `pipeline.packages` runs it all.
 """
 
 from __future__ import annotations

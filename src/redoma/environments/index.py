@@ -33,7 +33,7 @@ _PLACEHOLDER = "REDOMA_INDEX_PASSWORD_{}"
 
 
 class Index(msgspec.Struct, frozen=True, kw_only=True):
-    """What an install cell is told of the index, and may reach. No password is among what it is told."""
+    """The package index: what an install cell is told of it, and its network. Passwords are in `secrets` only."""
 
     urls: tuple[str, ...]
     """The first is the index, the others are extra ones. `{NAME}` stands for the value of a variable of the cell."""
@@ -50,10 +50,10 @@ class Index(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def configured_index(more: Iterable[str] = ()) -> Index:
-    """The index of pip's configuration, with `more` hosts that it has its files on. Slow: names are looked up.
+    """Return the index of pip's configuration; `more` are further hosts for its files. Slow: resolves names.
 
-    A host whose address is not one of the internet is pinned to it: the configuration names that very host. Raises
-    `BackendError` if a host has no address, and `InvalidRequest` for what can't be used.
+    A host with a private address is pinned to that address, since the user's own configuration names it. Raises
+    `BackendError` if a host can't be resolved, and `InvalidRequest` if the configuration has no index to use.
     """
     settings = _settings()
     first = settings.get("index-url") or os.environ.get("UV_DEFAULT_INDEX") or os.environ.get("UV_INDEX_URL") or PYPI
@@ -81,7 +81,7 @@ def configured_index(more: Iterable[str] = ()) -> Index:
 
 
 def _settings() -> dict[str, str]:
-    """pip's settings by name; a variable goes before a file, and `install` before `global`, as with pip itself."""
+    """Return pip's settings. As in pip, variables override files, and the section `install` overrides `global`."""
     try:
         done = subprocess.run(
             [sys.executable, "-m", "pip", "config", "list"],
@@ -115,13 +115,13 @@ def _value(text: str) -> str:
 
 
 def _of_variables() -> dict[str, str]:
-    """For an interpreter without pip, which then has no configuration but these."""
+    """Return pip's settings from variables alone, for an interpreter without pip."""
     names = ("index-url", "extra-index-url", "trusted-host", "no-index", "find-links")
     return {name: value for name in names if (value := os.environ.get(f"PIP_{name.upper().replace('-', '_')}"))}
 
 
 def _without_password(url: SplitResult, name: str, secrets: dict[str, Secret]) -> str:
-    """The URL with `{NAME}` in place of its password, which stays outside of the cell."""
+    """Return the URL with `{NAME}` in place of its password, which goes to `secrets`."""
     if not url.password:
         return urlunsplit(url)
     secrets[name] = Secret(unquote(url.password), hosts=(url.hostname or "",))
@@ -130,7 +130,7 @@ def _without_password(url: SplitResult, name: str, secrets: dict[str, Secret]) -
 
 
 def _rules(urls: Iterable[SplitResult]) -> Iterator[HostRule]:
-    """What may be read, and from where. Nothing may be sent: an index takes uploads, too."""
+    """Yield rules that permit reading from these hosts. Not writing: an index takes uploads, too."""
     for url in urls:
         host, port = url.hostname or "", url.port or _PORTS[url.scheme]
         for each in filter(None, (host, _FILES_OF.get(host))):
@@ -138,7 +138,7 @@ def _rules(urls: Iterable[SplitResult]) -> Iterator[HostRule]:
 
 
 def _pinned(host: str, port: int) -> tuple[str, ...]:
-    """The addresses of a host, if they are not of the internet; else none, and the proxy looks it up."""
+    """Return the addresses of a host if one is private; otherwise none, and the proxy resolves it."""
     if as_address(host) is not None:
         return ()  # a rule that names an address permits it
     try:

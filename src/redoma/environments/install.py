@@ -1,8 +1,8 @@
-"""What an install cell is told, and how what it leaves is taken.
+"""The code of the install cell, and how the files it leaves are taken.
 
 Installing runs foreign code: a `setup.py`, a build backend. So pip runs in a cell that reaches the index alone, and
-whatever is there at its end is hostile: regular files are taken by content and by paths that lead down, anything else
-refuses the whole, and what pip reports is a claim that is checked for its form.
+what it leaves is untrusted: only regular files are taken, anything else refuses the whole install, and pip's report
+is validated.
 """
 
 from __future__ import annotations
@@ -103,9 +103,9 @@ class _Report(msgspec.Struct, frozen=True):
 
 
 def take(entries: Iterable[Entry], new: New) -> tuple[Package, ...]:
-    """Put what the install cell left into `new`, and return the packages that pip reported. Slow.
+    """Move the files that the install cell left into `new`, and return the packages that pip reported. Slow.
 
-    Raises `EnvironmentProblem` if there is anything but files and directories.
+    Raises `EnvironmentProblem` for anything but files and directories.
     """
     reported: tuple[Package, ...] = ()
     for entry in entries:
@@ -154,7 +154,7 @@ def _packages(report: bytes) -> tuple[Package, ...]:
 
 
 def problem(result: Result, index: Index) -> EnvironmentProblem:
-    """Why an install did not end well, in words for whoever wanted it."""
+    """Return the error for an install that failed: what happened, why, and what to do next."""
     what, printed = "the packages can't be installed", f"{result.stderr}\n{result.stdout}"
     if lost := _unreached(result.network, index):
         return EnvironmentProblem(
@@ -183,7 +183,7 @@ def problem(result: Result, index: Index) -> EnvironmentProblem:
 
 
 def _unreached(requests: Iterable[NetworkRequest], index: Index) -> NetworkRequest | None:
-    """A request to the index that failed, if none went well."""
+    """Return a failed request to the index, if no request to it succeeded."""
     made = [one for one in requests if one.host in index.hosts]
     failed = [one for one in made if one.decision == "failed"]
     return failed[-1] if failed and not any(one.decision == "allowed" for one in made) else None

@@ -1,7 +1,7 @@
-"""What an environment is to have: requirements as pip reads them, from names, a requirements file or a pyproject.toml.
+"""Read requirements as pip does, from names, a requirements file or a pyproject.toml.
 
-Everything is checked here, because pip takes options, paths and URLs in the same places. Those would name what only the
-host has, or a way around the index.
+Each is checked, because pip also takes options, paths and URLs there, which would lead to files of the host or past the
+index.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _INCLUDE = compiled_later(r"(?:-r|--requirement)[= ]*(.+)\Z")
 
 
 def requirements(given: Iterable[str]) -> tuple[str, ...]:
-    """Requirements in their order, without duplicates. Raises `InvalidRequest`."""
+    """Return the requirements, checked, in order and without duplicates. Raises `InvalidRequest`."""
     if isinstance(given, (str, bytes)) or not isinstance(given, Iterable):
         raise InvalidRequest(f"packages is {given!r}", why="it takes a list of names", next='write ["pandas"]')
     found = tuple(dict.fromkeys(_checked(text) for text in given))
@@ -42,7 +42,7 @@ def requirements(given: Iterable[str]) -> tuple[str, ...]:
 
 
 def from_file(path: Path) -> tuple[str, ...]:
-    """The requirements of a requirements file, or the dependencies of a pyproject.toml. Raises `InvalidRequest`."""
+    """Return the requirements of a file, or the dependencies of a pyproject.toml. Raises `InvalidRequest`."""
     found = _of_project(path) if path.suffix == ".toml" else tuple(_lines(path, 0))
     if not found:
         raise InvalidRequest(f"{path} names no packages", why="it has no requirements", next="name some")
@@ -83,7 +83,7 @@ def _read(path: Path) -> str:
 
 
 def _lines(path: Path, depth: int) -> Iterator[str]:
-    """The lines of a requirements file, and of those that it includes, without comments."""
+    """Yield the lines of a requirements file and of those it includes, without comments."""
     if depth > _MAX_DEPTH:
         raise InvalidRequest(f"{path} can't be read", why="files include each other", next="remove a line with -r")
     for line in re.sub(r"\\\r?\n", " ", _read(path)).splitlines():

@@ -1,4 +1,4 @@
-"""Environments on disk: what each name stands for, and the packages, by content.
+"""Environments on disk: records by name, and files by content.
 
     environments/
       names/data.json       a record: what was wanted, what came of it, and the digest of its files
@@ -91,7 +91,7 @@ def this_python() -> str:
 
 
 def name_of(requirements: Iterable[str]) -> str:
-    """The name that stands for a list of packages."""
+    """Return the name of the environment for a list of packages."""
     whole = "\n".join([*sorted(requirements), this_python()])
     return OF_PACKAGES + hashlib.sha256(whole.encode()).hexdigest()[:16]
 
@@ -163,7 +163,7 @@ class Store:
         return found
 
     def of_packages(self, requirements: tuple[str, ...]) -> EnvironmentUse:
-        """How a request names a list of packages: with a digest, if they are installed."""
+        """Return how a request refers to a list of packages: with a digest if they are installed."""
         found = self.get(name_of(requirements))
         return found.use if found is not None else EnvironmentUse(packages=requirements)
 
@@ -180,8 +180,8 @@ class Store:
 
     @contextlib.contextmanager
     def changing(self, name: str, *, wait: bool = True) -> Iterator[None]:
-        """Have this name for oneself, in this and other processes, for the length of the block. Slow if another one is
-        installing it. Raises `EnvironmentProblem`."""
+        """Lock this name against other threads and processes during the block. Slow if another one is installing it.
+        Raises `EnvironmentProblem`."""
         try:
             for directory in (self.directory, self._names, self.content):
                 os.close(files.open_own_directory(directory, holds="packages", error=EnvironmentProblem))
@@ -200,7 +200,7 @@ class Store:
         return _new(self)
 
     def put(self, environment: Environment) -> None:
-        """Have the name stand for this. Call it within `changing`."""
+        """Write the record of an environment under its name. Call it within `changing`."""
         try:
             files.replace(self._names / f"{environment.name}.json", msgspec.json.encode(environment))
         except OSError as error:
@@ -296,7 +296,7 @@ class New:
             files.lock(fd, shared=True, seconds=_REMOVAL)
 
     def let_go(self) -> None:
-        """Hold what was kept no longer: by now a record has it."""
+        """Release the lock on what was kept, once a record names it."""
         while self._held:
             fd = self._held.pop()
             files.unlock(fd)

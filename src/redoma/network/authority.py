@@ -1,4 +1,4 @@
-"""A certificate authority of our own: made for one executor, kept in memory, trusted in its cells alone."""
+"""A certificate authority for one executor: kept in memory, and trusted only in its cells."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from ..lib.hosts import as_address
 _DAYS = 30  # an executor that lives longer makes new ones
 _MAX_HOSTS = 1000
 _BUNDLES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/cert.pem")
-"""Where distributions have all authorities in one file, if Python does not say where."""
+"""Where distributions keep all authorities in one file, if Python does not know."""
 
 
 class Authority:
-    """Vouches for hosts, in cells that trust it. Its key never leaves this process."""
+    """Issues certificates for hosts, for cells that trust it. Its key never leaves this process."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -45,7 +45,7 @@ class Authority:
 
     @property
     def is_old(self) -> bool:
-        """Whether its certificates end soon."""
+        """Whether its certificates expire soon."""
         return _now() > self._made + datetime.timedelta(days=_DAYS // 2)
 
     @property
@@ -54,14 +54,14 @@ class Authority:
         return self._certificate.public_bytes(serialization.Encoding.PEM)
 
     def bundle(self) -> bytes:
-        """What a cell trusts: this authority, and those that this machine does."""
+        """Return the certificates that a cell trusts: this authority and those of this machine, as PEM."""
         for path in (ssl.get_default_verify_paths().cafile, *_BUNDLES):
             with suppress(OSError, TypeError):
                 return self.certificate + Path(path or "").read_bytes()
         return self.certificate  # then only hosts that we vouch for can be verified there
 
     def context(self, host: str) -> ssl.SSLContext:
-        """For being this host towards a cell. HTTP/1.1 is all that it speaks."""
+        """Return a server context with a certificate for this host. It offers HTTP/1.1 only."""
         with self._lock:
             if host not in self._contexts:
                 if len(self._contexts) >= _MAX_HOSTS:

@@ -1,10 +1,10 @@
-"""Secrets that stay outside: put in on the way to the hosts that they belong to, and taken out of what comes back.
+"""Replace placeholders by secrets in requests to the hosts they belong to, and redact secrets in the responses.
 
-The guest holds placeholders. One that it sends anywhere else, or to another place of a request than the secret is for,
-is refused. What is taken out is replaced by as many stars, so that lengths stay true.
+The guest only ever holds placeholders. A placeholder sent to another host, or in a part of the request that the secret
+is not meant for, is refused. Redacted bytes become as many stars, so lengths stay the same.
 
-A host that answers with a secret in a form that nobody can foresee (reversed, encrypted, a letter at a time) is not
-caught; the usual ones are: as it is, in a URL, in JSON, in HTML, in hexadecimal, in base64 at any offset.
+Responses are searched for the usual encodings: plain, URL, JSON, HTML, hexadecimal, and base64 at any offset. A host
+that encodes a secret in another way (reversed, encrypted, a letter at a time) is not caught.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ..models.network import SecretUse
 from .upstream import Denied
 
 MAX_BODY = 1 << 20
-"""Bytes of a body in which a secret is put in: it is held until its length is known."""
+"""Bytes of a body in which placeholders are replaced. Such a body is held in memory until it is complete."""
 _MIN_FORM = 4
 _IN_BASE64 = 7  # bytes of a secret from which on it is recognised in base64, wherever it begins
 _MAX_TOKEN, _MAX_TOKENS = 256, 100
@@ -30,7 +30,7 @@ Header = tuple[bytes, bytes]
 
 
 class Held:
-    """One secret, and where it may be used."""
+    """One secret, its placeholder, and where it may be used."""
 
     def __init__(self, name: str, value: str, placeholder: str, use: SecretUse) -> None:
         self.name, self.use = name, use
@@ -38,7 +38,7 @@ class Held:
 
 
 class Credentials:
-    """All secrets of one run that stay outside."""
+    """All secrets of one run that are kept out of its cell."""
 
     def __init__(self, held: Iterable[Held] = ()) -> None:
         self._held = tuple(held)
@@ -49,11 +49,11 @@ class Credentials:
         return bool(self._held)
 
     def belong_to(self, host: str) -> bool:
-        """Whether a secret is for this host."""
+        """Return whether a secret may be sent to this host."""
         return any(each.use.names(host) for each in self._held)
 
     def in_target(self, host: str, target: bytes, *, encrypted: bool) -> bytes:
-        """The target of a request, with secrets in its query. Raises `Denied` for a placeholder elsewhere in it."""
+        """Return the request target with the secrets in its query. Raises `Denied` for a placeholder in its path."""
         path, question, query = target.partition(b"?")
         self._refuse_all(path, host, "its path")
         for each in self._in(query):
@@ -62,7 +62,7 @@ class Credentials:
         return path + question + query
 
     def in_headers(self, host: str, headers: Iterable[Header], *, encrypted: bool) -> list[Header]:
-        """The headers of a request with secrets in them. Raises `Denied` for a placeholder of another host."""
+        """Return the request headers with the secrets in them. Raises `Denied` for a placeholder of another host."""
         return [(name, self._in_header(host, name, value, encrypted)) for name, value in headers]
 
     def _in_header(self, host: str, name: bytes, value: bytes, encrypted: bool) -> bytes:
@@ -93,35 +93,35 @@ class Credentials:
         self._tokens[token] = None
 
     def in_body(self, host: str, body: bytes, *, encrypted: bool) -> bytes:
-        """A whole body with secrets in it. Raises `Denied` for a placeholder that must not be there."""
+        """Return a complete body with the secrets in it. Raises `Denied` for one not meant for bodies."""
         for each in self._in(body):
             self._may(each, host, encrypted, each.use.body, "a body")
             body = body.replace(each.placeholder, each.value)
         return body
 
     def fills_bodies_of(self, host: str) -> bool:
-        """Whether a secret may stand in a body for this host."""
+        """Return whether a secret may be sent to this host in a body."""
         return any(each.use.body and each.use.names(host) for each in self._held)
 
     def watch(self) -> Watch:
-        """For a body that passes by: finds placeholders in it, also across the pieces that it comes in."""
+        """Return a `Watch` that finds placeholders in a streamed body, also when one is split between two pieces."""
         return Watch([each.placeholder for each in self._held])
 
     def stray(self, host: str) -> Denied:
-        """The refusal of a placeholder in a body."""
+        """Return the error for a placeholder in a body."""
         return Denied(f"a placeholder of a secret stands in a body for {host}, and no secret may be used there")
 
     def redactor(self) -> Redactor:
-        """For an answer that passes by: takes secrets out of it."""
+        """Return a `Redactor` for one streamed response."""
         return Redactor((*self._forms, *self._tokens))
 
     def redacted(self, data: bytes) -> bytes:
-        """A text that is there as a whole, without secrets."""
+        """Return complete data with its secrets redacted."""
         redactor = self.redactor()
         return redactor.feed(data) + redactor.finish()
 
     def redacted_name(self, name: bytes) -> bytes:
-        """The name of a header; stars if a secret is in it, in whichever case: servers write them in lower case."""
+        """Return a header name, or stars if it contains a secret in any case (servers write names in lower case)."""
         return b"*" * len(name) if any(form.lower() in name.lower() for form in self._forms) else name
 
     def _in(self, data: bytes) -> list[Held]:
@@ -151,7 +151,7 @@ def _decoded(token: bytes) -> bytes:
 
 
 def forms(value: bytes) -> list[bytes]:
-    """How a secret may be written in an answer; each has some length, or it would be found by chance."""
+    """Return the usual encodings of a secret. Very short ones are left out: they would match by chance."""
     text = value.decode("utf-8", "replace")
     found = [
         value,
@@ -171,7 +171,7 @@ def forms(value: bytes) -> list[bytes]:
 
 
 def _base64_forms(value: bytes) -> Iterable[bytes]:
-    """The letters of base64 that come from the secret alone, for each of the three places where it may begin."""
+    """Yield the base64 letters that depend on the secret alone, for each of its three possible offsets."""
     for before in range(3):
         for encode in (base64.b64encode, base64.urlsafe_b64encode):
             text = encode(b"\0" * before + value).rstrip(b"=")
@@ -182,7 +182,7 @@ def _base64_forms(value: bytes) -> Iterable[bytes]:
 
 
 class Watch:
-    """Whether one of some words comes by."""
+    """Looks for some words in a stream of bytes."""
 
     def __init__(self, words: Iterable[bytes]) -> None:
         self._words = list(words)
@@ -190,14 +190,14 @@ class Watch:
         self._tail = b""
 
     def sees(self, data: bytes) -> bool:
-        """Whether a word is in this piece, or ends in it."""
+        """Return whether a word is in this piece, or began in an earlier one and ends in it."""
         data = self._tail + data
         self._tail = data[-self._keep :] if self._keep else b""
         return any(word in data for word in self._words)
 
 
 class Redactor:
-    """Takes words out of bytes that pass by.
+    """Redacts words in a stream of bytes.
 
     What it holds back must not depend on the words: a guest that chooses what a slow host answers would see which of
     its guesses are held back, and so find a secret letter by letter. So it holds back the last line as far as it is
@@ -212,7 +212,7 @@ class Redactor:
         """The bytes that are held back, as they came and as they will be passed on."""
 
     def feed(self, data: bytes) -> bytes:
-        """What may be passed on now."""
+        """Take the next piece, and return the bytes that can be passed on."""
         if not self._words:
             return data
         whole = self._held + data
@@ -224,7 +224,7 @@ class Redactor:
         return shown[:start]
 
     def finish(self) -> bytes:
-        """The rest, at the end."""
+        """Return the bytes held back, at the end of the stream."""
         rest, self._held, self._shown = self._shown, b"", b""
         return rest
 

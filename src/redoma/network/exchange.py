@@ -1,4 +1,4 @@
-"""Requests and answers that are read: each is parsed by h11, decided on, and written anew."""
+"""Read requests and responses: h11 parses each, the rules decide, and it is written anew."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ HEAD_TIME = 60.0
 IDLE_TIME = 120.0
 """Seconds that a host may be silent in the middle."""
 ENDED = "the run ended first"
-"""Why a request has no answer that was under way when everything of the run was ended."""
+"""The reason on record for a request that was under way when its run ended."""
 _MAX_DRAINED = 1 << 20
 _MAX_PATH = 500
 
@@ -34,14 +34,14 @@ _OF_ONE_CONNECTION = frozenset(
         *(b"te", b"trailer", b"upgrade", b"http2-settings", b"expect", b"host"),
     }
 )
-"""Headers that are not passed on: they are about the connection to us."""
+"""Headers about the connection to the proxy, which are not passed on."""
 _OVERRIDING = frozenset(
     {
         *(b"x-http-method-override", b"x-http-method", b"x-method-override"),
         *(b"x-original-url", b"x-rewrite-url", b"x-forwarded-host", b"x-host"),
     }
 )
-"""Headers by which a server may take a request for another one than it says."""
+"""Headers that make some servers use another method, path or host than the request line says."""
 _AUTHORITY = re.compile(r"(?P<host>\[[^\]@]*\]|[^:@\[\]/]+)(?::(?P<port>[0-9]{1,5}))?\Z")
 
 
@@ -62,7 +62,7 @@ class Connected(NamedTuple):
 
 
 def split_authority(text: str, port: int) -> tuple[str, int]:
-    """Host and port of `host[:port]`; `port` is what is meant if none is there. Raises `Denied`."""
+    """Return host and port of `host[:port]`; `port` is the default. Raises `Denied`."""
     found = _AUTHORITY.match(text)
     if found is None:
         raise Denied(f"{text[:100]!r} is no host", status=400)
@@ -77,11 +77,11 @@ def split_authority(text: str, port: int) -> tuple[str, int]:
 
 
 class Exchange:
-    """The requests of one connection from the guest, one after the other.
+    """Handles the requests of one connection from the guest, one after the other.
 
-    `fixed` is where they all go, in a tunnel; without it each names its own host. `rules_for` gives the rules that name
-    a host, or raises `Denied`; `connect` opens a connection; `note` takes the record of each request; `count` takes
-    the number of bytes that have passed, and raises `Denied` when they are too many.
+    In a tunnel, `fixed` is where all of them go; otherwise each names its own host. `rules_for` returns the rules for a
+    host, or raises `Denied`; `connect` opens a connection; `note` is called with the record of each request; `count` is
+    called with the number of bytes passed on, and raises `Denied` when they are too many.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class Exchange:
         self._rule = ""
 
     async def first(self) -> h11.Request | None:
-        """The next request; None at the end. Raises `Denied` for what is no HTTP."""
+        """Return the next request, or None at the end. Raises `Denied` if it is not HTTP."""
         try:
             async with asyncio.timeout(HEAD_TIME):
                 event = await self._event()
@@ -115,17 +115,17 @@ class Exchange:
         return event if isinstance(event, h11.Request) else None
 
     def trailing(self) -> bytes:
-        """What came behind a CONNECT."""
+        """Return the bytes that were sent behind a CONNECT."""
         return self._http.trailing_data[0]
 
     async def answer_connect(self) -> None:
-        """Say yes to a CONNECT."""
+        """Answer a CONNECT with 200."""
         if not isinstance(self._http.next_event(), h11.EndOfMessage):
             raise ConnectionResetError("a CONNECT has no body")
         await self._client.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
 
     async def run(self, request: h11.Request | None = None) -> None:
-        """Pass requests on until either side ends. `request` is the first, if it was read already."""
+        """Pass requests on until either side closes. `request` is the first, if it was read already."""
         try:
             while True:
                 if request is None:
@@ -173,7 +173,7 @@ class Exchange:
         return False
 
     def _where(self, request: h11.Request) -> tuple[Place, bytes]:
-        """Host and port of a request, and its target without them. Raises `Denied` where it contradicts itself."""
+        """Return where a request goes, and its path and query. Raises `Denied` if its parts disagree on that."""
         method, target = request.method.decode("ascii"), request.target
         hosts = [value for name, value in request.headers if name == b"host"]
         if request.http_version not in (b"1.0", b"1.1"):
@@ -208,7 +208,7 @@ class Exchange:
         return place, target
 
     def _decide(self, rules: tuple[HostRule, ...], place: Place, target: bytes) -> HostRule:
-        """The rule that permits it. Raises `Denied`."""
+        """Return the rule that permits the request. Raises `Denied` with the narrowest rule that would."""
         whole = next((rule for rule in rules if not rule.looks_inside), None)
         if whole is not None:
             return whole
@@ -226,7 +226,7 @@ class Exchange:
         raise Denied(f"no rule permits {self._method} {path[:200]} at {place.host}", narrowest)
 
     def _rewritten(self, request: h11.Request, place: Place, target: bytes, rule: HostRule) -> h11.Request:
-        """The request as it is sent on. Raises `Denied` for what could be read in two ways."""
+        """Return the request as it is sent on. Raises `Denied` if a server could read it in two ways."""
         names = [name for name, _ in request.headers]
         if b"transfer-encoding" in names and b"content-length" in names:
             raise Denied("it says its length in two ways", status=400)
@@ -305,7 +305,7 @@ class Exchange:
         return self._up
 
     async def _upload(self, up: Connected, place: Place, body: bytes | None) -> None:
-        """The body of the request. Trailers are dropped."""
+        """Send the body of the request. Trailers are dropped."""
         if body is not None:
             if body:
                 await self._send(up, h11.Data(data=body))
@@ -391,7 +391,7 @@ class Exchange:
             await self._client.write(self._http.send(event) or b"")
 
     def _again(self, up: Connected) -> bool:
-        """Whether both connections can take another request. The one to the host is made anew if only that can't."""
+        """Return whether the client may send another request. Closes a connection to the host that can't take it."""
         if up.http.our_state is h11.DONE and up.http.their_state is h11.DONE:
             up.http.start_next_cycle()
         else:
@@ -405,7 +405,7 @@ class Exchange:
     # --- bytes ---
 
     async def _event(self) -> object:
-        """The next event from the guest. Raises `Denied` for what is no HTTP/1."""
+        """Return the next event from the guest. Raises `Denied` if it is not HTTP/1."""
         while True:
             try:
                 event = self._http.next_event()
@@ -436,14 +436,14 @@ class Exchange:
     # --- refusing ---
 
     async def refuse(self, denied: Denied) -> None:
-        """Answer that it is not allowed, and put it on record."""
+        """Answer that the request is not allowed, and record it."""
         self._status = denied.status
         if not denied.noted:
             self._record("denied", denied.why, denied.rule)
         await self._say(denied.status, message(denied))
 
     async def fail(self, failed: Failed) -> None:
-        """Answer a CONNECT that is on record already: its host can't be reached."""
+        """Answer a CONNECT whose host can't be reached. It is on record already."""
         await self._say(failed.status, failed.why)
 
     async def _fail(self, why: str, status: int) -> None:
@@ -451,8 +451,8 @@ class Exchange:
         await self._say(status, why)
 
     async def _say(self, status: int, text: str) -> None:
-        """Answer in our own words, if it is not too late, and take in what the client still sends, so that it reads
-        them."""
+        """Send a response of our own, unless another has begun. Reads what the client still sends: otherwise the kernel
+        would reset the connection before the client has read it."""
         if self._http.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
             return self._client.abort()  # in the middle of an answer: only breaking off tells that it is not whole
         body = f"redoma: {text}\n".encode()
@@ -491,20 +491,20 @@ class Exchange:
 
 
 def _break_off(stream: Stream, upload: asyncio.Future[None]) -> None:
-    """A request that was not sent whole gets no answer."""
+    """Abort the connection to the host if the request could not be sent completely."""
     if not upload.cancelled() and upload.exception() is not None:
         stream.abort()
 
 
 def message(denied: Denied) -> str:
-    """What the guest is told."""
+    """Return the message for the guest."""
     hint = f"; to permit it: --allow-host '{denied.rule}'" if " " in denied.rule else ""
     hint = hint or (f"; to permit it: --allow-host {denied.rule}" if denied.rule else "")
     return f"not allowed: {denied.why}{hint}"
 
 
 def _reason(text: str) -> bytes:
-    """A message as the reason in the first line of an answer, which many clients show."""
+    """Return a message as reason phrase of a response, which many clients show."""
     return re.sub(rb"[^ -~]+", b" ", f"redoma: {text}".encode())[:300]
 
 

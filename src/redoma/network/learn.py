@@ -1,4 +1,4 @@
-"""From the requests of a run to the narrowest rules that permit them."""
+"""Propose the narrowest rules that permit the requests of a run."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Iterable
 from ..models.network import WEB_PORTS, HostRule, NetworkRequest, plain_path
 
 NOTHING = "nothing.invalid"
-"""A host that nobody has, by RFC 2606. With it alone, a run has a proxy that records everything and reaches nothing."""
+"""A host that can't exist (RFC 2606). With this rule alone, a proxy records everything and reaches nothing."""
 _MAX_PATHS = 8  # of one host; with more, all of them are permitted
 
 
 def learned(requests: Iterable[NetworkRequest]) -> tuple[HostRule, ...]:
-    """The rules that permit exactly these requests, as far as they were seen: of a tunnel only its host is known."""
+    """Return the rules that permit just these requests. Of a tunnel, only the host is known."""
     found: dict[tuple[str, int], tuple[set[str], set[str]]] = {}
     for one in requests:
         if not one.host or one.host == NOTHING:

@@ -89,12 +89,12 @@ class Proxy:
 
     @property
     def reads_tls(self) -> bool:
-        """Whether TLS of some host ends here, so that the guest has to trust our authority."""
+        """Return whether the proxy terminates TLS for some host, so that the guest has to trust our authority."""
         return bool(self._credentials) or any(rule.looks_inside for rule in self._rules)
 
     @property
     def environment(self) -> dict[str, str]:
-        """Variables by which programs find the proxy, and what to trust."""
+        """Environment variables that tell programs where the proxy is, and which certificates to trust."""
         host, port = self._listener.getsockname()[:2]
         http, socks = f"http://{host}:{port}", f"socks5h://{host}:{port}"
         # Not SOCKS for everything: httpx refuses to start with it unless a further package is there.
@@ -108,7 +108,7 @@ class Proxy:
 
     @property
     def files(self) -> dict[str, bytes]:
-        """What has to be in the cell, by its path there."""
+        """Files that the cell needs, by their path in it."""
         found = {_NODE: resources.files(__package__).joinpath(_NODE).read_bytes()}
         if self.reads_tls:
             found[_CERTIFICATES] = self._authority().bundle()
@@ -117,7 +117,7 @@ class Proxy:
 
     @property
     def _certificates(self) -> str:
-        """Where the guest has the certificates that it is to trust."""
+        """Path in the cell of the certificates that the guest should trust."""
         return f"{self._place}/{_CERTIFICATES}"
 
     async def __aenter__(self) -> Proxy:
@@ -222,7 +222,7 @@ class Proxy:
     # --- deciding ---
 
     def _rules_for(self, host: str, port: int) -> tuple[HostRule, ...]:
-        """The rules that name this host and port. Raises `Denied` if there are none, or too much was used."""
+        """Return the rules for this host and port. Raises `Denied` if there are none, or no bytes are left."""
         if self._left <= 0:
             raise Denied(f"the run has used up its {self._max_bytes} bytes of network", status=429)
         rules = tuple(rule for rule in self._rules if rule.names(host, port))
@@ -235,7 +235,7 @@ class Proxy:
         raise Denied(f"{kind} {host} is named by no rule", narrowest)
 
     async def _open(self, host: str, port: int) -> tuple[Place, tuple[HostRule, ...], Stream]:
-        """A connection for a tunnel. Raises `Denied` or `Failed`, and has put that on record."""
+        """Open the connection of a tunnel. Records and raises `Denied` or `Failed`."""
         try:
             rules = self._rules_for(host, port)
             return Place(host, port, False), rules, await self._upstream.connect(host, port, rules)
@@ -250,7 +250,7 @@ class Proxy:
             raise
 
     async def _tunnel(self, client: Stream, upstream: Stream, place: Place, rules: tuple[HostRule, ...]) -> None:
-        """What comes after a CONNECT, or its like in SOCKS."""
+        """Handle what follows a CONNECT, of HTTP or of SOCKS."""
         before = len(self._records)
         try:
             reads = self._credentials.belong_to(place.host) or all(rule.looks_inside for rule in rules)
@@ -286,17 +286,17 @@ class Proxy:
             upstream.close()
 
     def _note_silent(self, before: int, place: Place) -> None:
-        """Put a tunnel on record in which nothing was asked: most often the guest did not trust our authority."""
+        """Record a tunnel without any request: most often the guest did not trust our authority."""
         if not self._is_told(before, place):
             why = f"it was closed without a request; a program has to trust {self._certificates} and speak HTTP/1.1"
             self._note(_tunnelled(*place[:2], decision="failed", why=why))
 
     def _is_told(self, before: int, place: Place) -> bool:
-        """Whether something is on record of a tunnel since so many requests were."""
+        """Return whether a request to this host was recorded after the first `before` records."""
         return any(one.host == place.host for one in self._records[before:])
 
     async def _first_bytes(self, client: Stream, upstream: Stream, *, wait: bool) -> bytes:
-        """What the guest says first; without `wait`, nothing if the host is the first to speak."""
+        """Return the first bytes from the guest. Without `wait`, return none if the host speaks first."""
         if wait:
             async with asyncio.timeout(HEAD_TIME):
                 return await client.read()
@@ -314,7 +314,7 @@ class Proxy:
         return b"" if ours.cancelled() else ours.result()
 
     async def _checked_name(self, client: Stream, first: bytes, place: Place) -> bytes:
-        """The greeting of TLS, if it names the host of the tunnel. Raises `Denied` if it names another, or none."""
+        """Return the bytes of the ClientHello. Raises `Denied` unless its SNI is the host of the tunnel."""
         try:
             async with asyncio.timeout(HEAD_TIME):
                 name, data = await server_name(client, first)
@@ -328,7 +328,7 @@ class Proxy:
         return data
 
     async def _inside_tls(self, client: Stream, upstream: Stream, place: Place) -> None:
-        """End the guest's TLS here, and read its requests."""
+        """Terminate the guest's TLS, and read its requests."""
         place = place._replace(encrypted=True)
         secured = await self._secured(upstream, place)
         ours = TlsStream(client, self._authority().context(place.host), server=True)
@@ -342,7 +342,7 @@ class Proxy:
         await ours.end()
 
     async def _secured(self, upstream: Stream, place: Place) -> Stream:
-        """TLS to a host that proves to be it. Raises `Failed`."""
+        """Return a TLS connection to the host. Raises `Failed` if its certificate can't be verified."""
         if self._context is None:
             self._context = self._trust()
             self._context.set_alpn_protocols(["http/1.1"])
@@ -374,7 +374,7 @@ class Proxy:
     # --- passing on ---
 
     async def _pump(self, client: Stream, upstream: Stream, place: Place, rule: HostRule) -> None:
-        """Pass on what is not read, and put it on record at its end."""
+        """Pass bytes on unread in both directions, and record the tunnel at its end."""
         sent = received = 0
         why = ""
 
@@ -401,7 +401,7 @@ class Proxy:
             self._note(record)
 
     def _count(self, size: int) -> None:
-        """Take bytes off what the run may use. Raises `Denied` when nothing is left."""
+        """Count bytes against the limit of the run. Raises `Denied` when it is reached."""
         self._left -= size
         if self._left < 0:
             raise Denied(f"the run has used up its {self._max_bytes} bytes of network", status=429)
@@ -418,7 +418,7 @@ class Proxy:
 
 
 async def _exactly(client: Stream, size: int) -> bytes:
-    """So many bytes. Raises ConnectionError if it ends before."""
+    """Read exactly `size` bytes. Raises ConnectionError if the stream ends before."""
     data = b""
     while len(data) < size:
         async with asyncio.timeout(HEAD_TIME):
@@ -431,9 +431,9 @@ async def _exactly(client: Stream, size: int) -> bytes:
 
 
 async def _begins_http(client: Stream) -> bool:
-    """Whether the first line is that of a request of HTTP/1, which is then read: a host that is allowed may be a proxy.
+    """Return whether the guest speaks HTTP/1. Its requests are then read, since an allowed host may be a proxy itself.
 
-    Reads until that is clear, and puts everything back.
+    Reads until the first line tells, and puts everything back.
     """
     data = b""
     async with asyncio.timeout(HEAD_TIME):

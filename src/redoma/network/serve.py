@@ -1,7 +1,7 @@
-"""From a request to its proxy: what a backend that has a listening socket of a run needs.
+"""Start the proxy of a request, for a backend that has the listening socket of its cell.
 
-Proxies have an event loop of their own, in a thread that lives while there are any: a run with many connections must
-not hold up the event loop of its caller, on which other runs begin and end.
+All proxies share an event loop in a thread of its own, so that a run with many connections does not block the event
+loop of its caller, which starts and ends other runs. The thread ends with the last proxy.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ _MAX_SHOWN = 5
 async def opened(
     request: Request, listener: socket.socket, authority: Callable[[], Authority], *, place: str = "/run"
 ) -> AsyncIterator[Proxy]:
-    """The proxy of a request, while it serves `listener`; `place` is a directory inside for its files. At the end every
-    connection is closed. Raises `BackendUnavailable` if the packages that it needs are not installed."""
+    """Serve `listener` with the proxy of a request, and close every connection at the end. `place` is the directory in
+    the cell for its files. Raises `BackendUnavailable` if the packages it needs are not installed."""
     proxy = _made(request, listener, authority, place)
     with _event_loop() as loop:
         await _on(loop, proxy.__aenter__())
@@ -72,7 +72,7 @@ def _made(request: Request, listener: socket.socket, authority: Callable[[], Aut
 
 
 def promise(rules: tuple[HostRule, ...]) -> str:
-    """What stands between the run and the network, in words."""
+    """Describe the layer `hosts` for the result."""
     shown = ", ".join(map(str, rules[:_MAX_SHOWN])) + (" and more" if len(rules) > _MAX_SHOWN else "")
     return f"reached only through a proxy outside, which permits {shown}"
 
@@ -81,7 +81,7 @@ def promise(rules: tuple[HostRule, ...]) -> str:
 
 
 class _Thread:
-    """An event loop in a thread of its own, until the last user has gone."""
+    """An event loop in a thread of its own. It ends with its last user."""
 
     def __init__(self) -> None:
         self.pid, self.users = os.getpid(), 0
@@ -123,5 +123,5 @@ def _event_loop() -> Iterator[asyncio.AbstractEventLoop]:
 
 
 async def _on(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, Any]) -> None:
-    """Do something on the loop of the proxies, and wait for it."""
+    """Run a coroutine on the event loop of the proxies, and wait for it."""
     await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, loop))

@@ -1,5 +1,4 @@
-"""Connections as the proxy uses them: plain ones, and TLS over any other. A TLS one can begin in the middle, with bytes
-that were read already."""
+"""Connections of the proxy: plain TCP, and TLS over another connection, also after some bytes of it were read."""
 
 from __future__ import annotations
 
@@ -14,7 +13,7 @@ _MAX_HELLO = 1 << 16  # bytes of a TLS greeting
 
 
 class Stream:
-    """A connection: its bytes in order, with room to put some back."""
+    """A connection. Bytes that were read can be put back."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer, self._back = reader, writer, b""
@@ -24,11 +23,11 @@ class Stream:
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def unread(self, data: bytes) -> None:
-        """Put bytes back, to be read again first."""
+        """Put bytes back: the next `read` returns them."""
         self._back = data + self._back
 
     async def read(self) -> bytes:
-        """Some bytes; none at the end, also if the other side broke it off."""
+        """Return some bytes; none at the end, or if the other side broke the connection off."""
         if self._back:
             data, self._back = self._back, b""
             return data
@@ -43,7 +42,7 @@ class Stream:
         await self._writer.drain()
 
     async def end(self) -> None:
-        """Say that no more will be written."""
+        """Close the direction of writing."""
         with suppress(OSError, RuntimeError):
             if self._writer.can_write_eof():
                 self._writer.write_eof()
@@ -53,7 +52,7 @@ class Stream:
             self._writer.close()
 
     def abort(self) -> None:
-        """Close it at once, whatever was not sent yet."""
+        """Close it at once, and drop what was not sent yet."""
         with suppress(RuntimeError):
             self._writer.transport.abort()
 
@@ -67,7 +66,7 @@ class TlsStream(Stream):
         self._tls = context.wrap_bio(self._in, self._out, server_side=server, server_hostname=name)
 
     async def handshake(self) -> None:
-        """Greet the other side. Raises ssl.SSLError, or ConnectionError if it went away."""
+        """Do the TLS handshake. Raises ssl.SSLError, or ConnectionError if the other side closes the connection."""
         while True:
             try:
                 self._tls.do_handshake()
@@ -152,13 +151,13 @@ async def pump(client: Stream, upstream: Stream, passed: Callable[[int, int], No
 
 
 class NotTls(Exception):
-    """What was read is no TLS greeting."""
+    """The bytes are not a TLS ClientHello."""
 
 
 async def server_name(stream: Stream, first: bytes) -> tuple[str | None, bytes]:
-    """The host that a TLS greeting names (None if it names none), and all bytes read so far, `first` among them.
+    """Read a ClientHello that begins with `first`. Returns its SNI (None without one) and all bytes read.
 
-    OpenSSL reads it. Raises NotTls for anything else, and ConnectionError if it never becomes whole.
+    OpenSSL parses it. Raises NotTls for anything else, and ConnectionError if it ends too early.
     """
     named: list[str | None] = []
 

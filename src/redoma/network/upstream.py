@@ -1,4 +1,4 @@
-"""From the name of a host to a connection: resolved once for a run, checked, and connected to what was checked."""
+"""Resolve a host once for a run, check its addresses, and connect to an address that was checked."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..models.network import WEB_PORTS, HostRule, written
 from .streams import Stream
 
 Resolve = Callable[[str], Awaitable[Iterable[str]]]
-"""The addresses of a name, as texts. Raises OSError."""
+"""Returns the addresses of a name. Raises OSError."""
 
 _CONNECT_TIME = 10.0
 _RESOLVE_TIME = 10.0
@@ -38,20 +38,20 @@ class Failed(Exception):
 
 
 async def resolve_here(name: str) -> Iterable[str]:
-    """The addresses of a name as this machine finds them."""
+    """Return the addresses of a name, as this machine resolves it."""
     found = await asyncio.get_running_loop().getaddrinfo(name, None, type=socket.SOCK_STREAM)
     return [str(where[0]) for *_, where in found]
 
 
 class Upstream:
-    """Connections to hosts, for one run. What a name was resolved to first holds until the run ends."""
+    """Opens connections to hosts, for one run. A name keeps the addresses it was first resolved to."""
 
     def __init__(self, resolve: Resolve = resolve_here) -> None:
         self._resolve = resolve
         self._known: dict[str, asyncio.Future[list[Address]]] = {}
 
     async def connect(self, host: str, port: int, rules: Iterable[HostRule]) -> Stream:
-        """A connection to a host that these rules name. Raises `Denied` for where it leads, or `Failed`."""
+        """Connect to a host that these rules name. Raises `Denied` if its address is not permitted, or `Failed`."""
         problem = ""
         for address in await self._addresses(host, port, tuple(rules)):
             try:
@@ -64,7 +64,7 @@ class Upstream:
         raise Failed(f"{host} can't be reached: {problem}")
 
     async def _addresses(self, host: str, port: int, rules: tuple[HostRule, ...]) -> list[Address]:
-        """Where it may be connected to, at most a few. An address that the rules name may be private."""
+        """Return the addresses that may be connected to. Only an address that a rule names may be private."""
         if (literal := as_address(host)) is not None:
             return [literal]  # the rule that names it names the address
         if pinned := [ipaddress.ip_address(text) for rule in rules for text in rule.addresses]:
