@@ -42,6 +42,7 @@ SCRIPT = "\0"
 _ABOVE = 100  # our descriptors get numbers from here on, so that the code has the low ones
 _MAX_WAITING = 1 << 20  # bytes waiting to be sent, from which on no more output is read
 _MAX_STATE = 1 << 20  # bytes of the variables that a command leaves
+_TERMINAL = 24, 80  # rows and columns
 _BASH = ["bash", "--noprofile", "--norc"]
 # Run by Bash before the script itself, so that the lines of the script keep their numbers. If the script sets its own
 # EXIT trap, nothing is carried over.
@@ -518,8 +519,7 @@ class Process:
         argv = [*_BASH, "-c", told["script"]] if told["script"] else told["argv"]
         if told["pty"]:
             self._on_terminal(argv, environment, directory)
-            if told.get("size"):
-                self.resize(*told["size"])
+            self.resize(*(told.get("size") or _TERMINAL))
         else:
             self._on_pipes(argv, environment, directory)
         self.pid = self.popen.pid

@@ -531,7 +531,7 @@ class AsyncSession:
             env: Further environment variables.
             cwd: Another working directory, a path inside the session.
             pty: Whether it gets a terminal; then all its output is stdout.
-            size: The rows and columns of its terminal.
+            size: The rows and columns of its terminal; by default 24 and 80.
             whole_output: Let its streams yield all output up to `output_total`, not only as much as the result keeps.
             options: `timeout`, `policy`, `reason`, `requester`, `label`.
 
@@ -818,10 +818,11 @@ class Session(Driven[AsyncSession]):
         env: Mapping[str, str] | None = None,
         cwd: str = "",
         pty: bool = False,
+        size: tuple[int, int] | None = None,
         **options: Unpack[ProcessOptions],
     ) -> Process:
         """Start a command in the background: see `AsyncSession.start`."""
-        process = self._executor.wait(self.core.start(command, env=env, cwd=cwd, pty=pty, **options))
+        process = self._executor.wait(self.core.start(command, env=env, cwd=cwd, pty=pty, size=size, **options))
         return Process(process, self._executor)
 
     def stream(self, code: str, language: Language = "python", **options: Unpack[RunOptions]) -> SessionRun:

@@ -168,7 +168,7 @@ class Worker:
     # --- copies ---
 
     def _fork(self, head: dict[str, Any]) -> None:
-        """Write an image of this process to the file that was passed. Copies, too, continue here, in their own cells."""
+        """Write an image of this process to the file that was passed. Copies continue here, too, in their own cells."""
         file = self._given.pop()
         self._follow(head)
         try:
@@ -428,8 +428,17 @@ def _hint(source: str) -> str:
     """Return what to write instead of a line that only IPython understands."""
     for line in source.splitlines():
         text = line.strip()
-        if text.startswith("!"):
-            return f" (a line that begins with ! is no Python: use session.command({text[1:].strip()!r}))"
-        if text.startswith("%"):
-            return " (a line that begins with % is no Python: a session has none of IPython's commands)"
+        if not text.startswith(("!", "%")):
+            continue
+        command = text[1:].strip()
+        first, _, rest = command.partition(" ")
+        if first in ("pip", "conda"):
+            instead = "a session installs nothing: create an environment with `redoma env create NAME PACKAGE...`"
+        elif first == "cd":
+            instead = f"use os.chdir({rest.strip()!r})"
+        elif text.startswith("!"):
+            instead = f"use session.command({command!r})"
+        else:
+            instead = "a session has none of IPython's commands"
+        return f" (a line that begins with {text[0]} is no Python: {instead})"
     return ""
