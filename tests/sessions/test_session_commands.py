@@ -57,9 +57,12 @@ def test_input_of_a_process_that_does_not_read_holds_up_nobody(session: Session)
 
 
 def test_a_process_can_have_a_terminal(session: Session) -> None:
-    process = session.start("test -t 0 && echo terminal", pty=True)
+    process = session.start("test -t 0 && echo terminal; stty size", pty=True)
     assert process.wait() == 0
-    assert "terminal" in process.result.stdout
+    assert "terminal\n24 80\n" in process.result.stdout
+    wide = session.start("stty size", pty=True, size=(10, 200))
+    assert wide.wait() == 0
+    assert wide.result.stdout == "10 200\n"
 
 
 def test_a_process_is_judged_before_it_starts(session: Session) -> None:

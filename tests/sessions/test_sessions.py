@@ -79,6 +79,8 @@ def test_a_notebook_s_own_commands_get_an_error_that_says_what_to_use(session: S
     failed = session.run("!ls -l")
     assert failed.exception == "SyntaxError"
     assert "session.command('ls -l')" in (failed.error or "")
+    assert "redoma env create" in (session.run("%pip install x").error or "")
+    assert "os.chdir('/tmp')" in (session.run("%cd /tmp").error or "")
 
 
 def test_input_is_that_of_one_run(session: Session) -> None:

@@ -1,4 +1,4 @@
-"""Best of n: several candidates, each on a copy of one session, of which one is kept."""
+"""Best of n: run several candidates, each on a copy of one session, and keep the best."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ S = TypeVar("S", Session, AsyncSession)
 
 
 class Best(Generic[S]):
-    """What came of it. Close the `session` when done."""
+    """The outcome of `best_of`. Close its `session` when done."""
 
     def __init__(self, results: Sequence[Result], scores: Sequence[float | None]) -> None:
         self.results, self.scores = tuple(results), tuple(scores)
-        """Of each candidate, in their order; the score of one that did not end well is None."""
+        """Result and score of each candidate, in their order; the score of one that failed is None."""
         ranked = [(score, -index) for index, score in enumerate(scores) if score is not None]
         self.index = -max(ranked)[1] if ranked else None
-        """Of the winner: the highest score, and the first of those that have it. None if no candidate ended well."""
+        """The index of the winner: the first candidate with the highest score. None if all candidates failed."""
         self.session: S | None = None
-        """The copy in which the winner ran, as it is now."""
+        """The copy in which the winner ran."""
         self.kept: Kept | None = None
-        """What it has changed in its project, if it has one and changed anything: apply or discard it by its id."""
+        """The changes that the winner made to its project, if any: apply or discard them by their id."""
 
     @property
     def result(self) -> Result | None:
-        """Of the winner."""
+        """The result of the winner."""
         return None if self.index is None else self.results[self.index]
 
 
@@ -44,19 +44,18 @@ def best_of(
     score: Callable[[Session, Result], float],
     **options: Unpack[RunOptions],
 ) -> Best[Session]:
-    """Run each candidate, some Python, on a copy of a session of its own, and keep the best.
+    """Run each candidate (Python source) on its own copy of a session, and keep the best.
 
     Args:
-        session: What all of them begin with: its variables, its files and what it has changed in its project. It stays
-            as it is.
+        session: All candidates start with its variables, files and changes to its project. It stays unchanged.
         candidates: Source texts.
-        score: Called with the copy and the result of each candidate that ended well; more is better. It may run tests
+        score: Called with the copy and the result of each candidate that succeeded; higher is better. It may run tests
             in the copy.
-        options: As of `Session.run`, for each candidate.
+        options: Those of `Session.run`, for each candidate.
 
     Returns:
         The `Best`, with the copy in which the winner ran; the others are closed. Where the session works over a
-        project, what the winner changed is kept, and waits to be approved and applied.
+        project, the winner's changes are kept, to be approved and applied.
 
     Raises:
         InvalidRequest: There are no candidates, or a score is no number.
@@ -87,7 +86,7 @@ async def abest_of(
     score: Callable[[AsyncSession, Result], float | Awaitable[float]],
     **options: Unpack[RunOptions],
 ) -> Best[AsyncSession]:
-    """As `best_of`, for code on an event loop; `score` may be a coroutine function."""
+    """Do the same as `best_of` on an event loop; `score` may be a coroutine function."""
     codes = _listed(candidates)
     copies = await session.fork(len(codes))
     best: Best[AsyncSession] | None = None

@@ -1,8 +1,8 @@
-"""Our end of the channel to a session's driver: the boundary. What comes is taken for an attacker's.
+"""Our end of the channel to a session's driver. This is the trust boundary: every message may come from an attacker.
 
-A frame has a bound, and so has each of its parts; its head is one of the messages below or nothing. A message about a
-run that is not the one that goes on, or that answers no question, is dropped. Values are decoded by `value.decode`
-alone, under its budget. Who speaks like no driver of ours is ended.
+Frames and all their parts are bounded, and a head must be one of the messages below. A message about a run that is not
+the current one, or that answers no question, is dropped. Values are decoded only by `value_reading.decode`, under its
+budget. A session that sends anything else is ended.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from ..models import Isolation, Request, Stream
 from . import frames
 
 PATIENCE = 60.0
-"""Seconds that a driver has to say that it is there, and to answer."""
-_MAX_SAID = 4 << 10  # bytes kept of what the driver prints beside its messages: the traceback of a bug of ours
+"""Seconds that a driver has to start, and to answer a question."""
+_MAX_SAID = 4 << 10  # bytes kept of the driver's stderr, which has the traceback of a bug of ours
 _MAX_UNREAD = frames.WINDOW + (4 << 20)
-"""Bytes of output that can be unread before it is no driver of ours that sends them: those in its window, and what it
-sends at the end of a run without looking at it."""
+"""Bytes of unread output that our driver never exceeds: its window, and what it sends at the end of a run without
+regard to the window."""
 _Number = Annotated[int, msgspec.Meta(ge=0, lt=2**53)]
 
 
 class _Said(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="is"):
-    """A message of the driver."""
+    """A message from the driver."""
 
 
 class Ready(_Said, frozen=True, tag="ready"):
-    """It is there."""
+    """The driver has started."""
 
 
 class Out(_Said, frozen=True, tag="out"):
-    """Output of a run, or of a process in the background."""
+    """Output of a run or of a background process."""
 
     stream: Stream
     run: _Number = 0
@@ -45,7 +45,7 @@ class Out(_Said, frozen=True, tag="out"):
 
 
 class Shown(_Said, frozen=True, tag="display"):
-    """One display of a run: its representations by type, whose bytes are the body in this order."""
+    """One display of a run: types and sizes of its representations, whose bytes are the body in this order."""
 
     run: _Number
     types: Annotated[list[tuple[str, _Number]], msgspec.Meta(max_length=len(display.TYPES))]
@@ -66,7 +66,7 @@ class Done(_Said, frozen=True, tag="done"):
 
 
 class Answer(_Said, frozen=True, tag="answer"):
-    """What came of a question."""
+    """The answer to a question of ours."""
 
     id: _Number
     errno: Annotated[int, msgspec.Meta(ge=1, le=255)] | None = None
@@ -77,7 +77,7 @@ class Answer(_Said, frozen=True, tag="answer"):
 
 
 class Exit(_Said, frozen=True, tag="exit"):
-    """A process in the background has ended, with this status as `subprocess` has it."""
+    """A background process has ended, with a status as in `subprocess`."""
 
     process: _Number
     status: Annotated[int, msgspec.Meta(ge=-64, le=255)]
@@ -89,10 +89,10 @@ _decoder: msgspec.json.Decoder[Ready | Out | Shown | Done | Answer | Exit] = msg
 
 
 class Listener(Protocol):
-    """Who gets what a run, or a process, says."""
+    """Receives the messages about one run or process."""
 
     def out(self, stream: Stream, data: bytes) -> bool:
-        """Take output. Returns whether it has been used, so that there is room for more."""
+        """Take output. Returns whether it has been read, so that there is room for more."""
 
     def shown(self, representations: dict[str, bytes], is_value: bool) -> None: ...
 
@@ -102,7 +102,7 @@ class Listener(Protocol):
 
 
 class Channel:
-    """One open session on one backend: `open` it, talk, `close` it. `lost` is set when it has ended, however."""
+    """The connection to one open session on one backend: `open` it, use it, `close` it."""
 
     def __init__(self, backend: Backend, request: Request) -> None:
         self._backend, self._request = backend, request
@@ -111,7 +111,7 @@ class Channel:
         self._reader = frames.Reader()
         self._numbers = itertools.count(1)
         self.runs = itertools.count(1)
-        """Numbers for its runs, each used once."""
+        """Numbers for its runs."""
         self._answers: dict[int, asyncio.Future[tuple[Answer, bytes]]] = {}
         self._listeners: dict[tuple[Literal["run", "process"], int], Listener] = {}
         self._said = bytearray()
@@ -119,21 +119,21 @@ class Channel:
         self._ready = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """Done when nothing of it is left."""
+        """Done when nothing of the session is left."""
         self.outcome: Outcome | BackendError | None = None
-        """How it ended."""
+        """How the session ended."""
         self._closed = ""
         self.malformed = ""
-        """Why we ended it: what came was no message of our driver."""
+        """Why we ended the session, if it sent an invalid message."""
 
     @property
     def isolation(self) -> Isolation:
-        """What stands between it and the host."""
+        """The isolation of the session."""
         return self._control.isolation or self._backend.capabilities().isolation
 
     async def open(self, *first: tuple[dict[str, Any], int]) -> None:
-        """Start it; `first` are messages that it waits for, with what is passed along. Raises what the backend raises,
-        or `BackendError` if the driver does not come up."""
+        """Start the session. `first` are messages that it waits for, each with a descriptor to pass. Raises what the
+        backend raises, or `BackendError` if the driver does not start."""
         self._task = asyncio.create_task(self._live())
         for head, descriptor in first:
             self._control.post(frames.frame(head), descriptor)
@@ -152,7 +152,7 @@ class Channel:
             raise BackendError("the session did not start", why=self._why(self.outcome), next="see `redoma doctor`")
 
     def _why(self, outcome: Outcome) -> str:
-        """Why it has ended, in words."""
+        """Return why it ended, in words."""
         if self.malformed:
             return self.malformed
         if outcome.limit:
@@ -174,16 +174,16 @@ class Channel:
                 future.cancel()
 
     async def close(self, why: str = "it was closed") -> None:
-        """End it: nothing of it is left when this returns. Safe to call twice; the first reason counts."""
+        """End the session: nothing of it is left when this returns. Safe to call twice; the first reason counts."""
         self._closed = self._closed or why
         if self._task is not None and not self._task.done():
             self._task.cancel()
             await uncancellable(asyncio.wait([self._task]))
         if self._task is not None and not self._task.cancelled():
-            self._task.exception()  # it has been looked at
+            self._task.exception()  # so that asyncio doesn't report it as never retrieved
 
     async def read_changes(self, stage: str) -> tuple[Entry, ...]:
-        """What the session has changed in its project so far; see `Control.read_changes`."""
+        """Return what the session has changed in its project so far: see `Control.read_changes`."""
         if self.ended.done() or self._control.read_changes is None:
             raise self.gone()
         return await self._control.read_changes(stage)
@@ -240,7 +240,7 @@ class Channel:
             raise frames.Malformed("more output than there was room for")
 
     def read(self, size: int) -> None:
-        """So many bytes of output have been used: there is room for more. Told in large steps only."""
+        """Count `size` bytes of output as read. The driver is told in large steps only."""
         self._unread -= size
         self._owed += size
         if self._owed >= frames.WINDOW // 4 and not self.ended.done():
@@ -250,7 +250,7 @@ class Channel:
     # --- into the cell ---
 
     def number(self) -> int:
-        """A number for a process or a question, used once."""
+        """Return a new number for a process or a question."""
         return next(self._numbers)
 
     def listen(self, kind: Literal["run", "process"], number: int, listener: Listener) -> None:
@@ -260,21 +260,21 @@ class Channel:
         self._listeners.pop((kind, number), None)
 
     async def write(self, message: bytes, descriptor: int = -1) -> None:
-        """Send a frame, and a descriptor with it. Raises `BackendError` if the session has ended."""
+        """Send a frame, with a descriptor if one is given. Raises `BackendError` if the session has ended."""
         try:
             await self._control.write(message, descriptor)
         except InvalidRequest:
             raise self.gone() from None
 
     def post(self, head: dict[str, Any]) -> None:
-        """Send something small without waiting for room; nothing happens if the session has ended."""
+        """Send a small message without waiting for room. Does nothing if the session has ended."""
         self._control.post(frames.frame(head))
 
     async def ask(
         self, head: dict[str, Any], body: bytes = b"", *, patience: float | None = PATIENCE, descriptor: int = -1
     ) -> tuple[Answer, bytes]:
-        """Send a question; what the driver answers. Raises `BackendError` if the session ends meanwhile; one that does
-        not answer in time is ended."""
+        """Send a question and return the driver's answer. Raises `BackendError` if the session ends meanwhile. One
+        that does not answer within `patience` seconds is ended."""
         number = self.number()
         future = self._answers[number] = asyncio.get_running_loop().create_future()
         try:
@@ -291,7 +291,7 @@ class Channel:
         return answer
 
     def gone(self) -> BackendError:
-        """The error of whoever wants something of a session that has ended."""
+        """Return the error for using a session that has ended."""
         why = self.malformed or self._closed
         if not why and self.outcome is not None:
             why = self.outcome.why if isinstance(self.outcome, BackendError) else self._why(self.outcome)
@@ -299,7 +299,7 @@ class Channel:
 
 
 def framed(head: dict[str, Any], body: bytes = b"") -> bytes:
-    """A message to a driver. Raises `InvalidRequest` if it is longer than one takes."""
+    """Return a message to a driver as a frame. Raises `InvalidRequest` if it is too long."""
     message = frames.frame(head, body)
     if len(body) > frames.MAX_BODY or len(message) - len(body) > frames.MAX_HEAD:
         raise InvalidRequest(
@@ -311,7 +311,7 @@ def framed(head: dict[str, Any], body: bytes = b"") -> bytes:
 
 
 def _parts(types: list[tuple[str, int]], body: bytes) -> dict[str, bytes]:
-    """Type → content. A type that can't be shown is left out."""
+    """Return type → content, without the types that can't be shown."""
     found, at = dict[str, bytes](), 0
     for kind, size in types:
         if kind in display.TYPES and size <= display.MAX_BYTES:

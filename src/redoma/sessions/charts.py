@@ -1,8 +1,8 @@
-"""What a figure of matplotlib or a table of pandas shows, as data. Inner: loaded in cells and containers, so it needs
-nothing but the standard library of Python 3.9.
+"""The data of matplotlib figures and pandas tables. Loaded in cells and containers, so it uses only the standard
+library of Python 3.9.
 
-The form is that of E2B's charts: one chart for each pair of axes, and a `superchart` around several. It is read from
-what was drawn, so a kind of chart that is not known here is `unknown`, and has a title only.
+The format is that of E2B's charts: one chart for each pair of axes, and a `superchart` around several. It is read from
+what was drawn; a chart of a kind that is not recognised is `unknown`, and has only a title.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ if TYPE_CHECKING:
 _MAX_POINTS = 20_000
 _UNIT = re.compile(r"[(\[]([^()\[\]]+)[)\]]\s*$")
 _BOX = 7
-"""Lines of one box: itself, two whiskers, two caps, the median and the outliers. One that is filled is no line."""
+"""Lines of one box: the box, two whiskers, two caps, the median and the outliers. A filled box is not a line."""
 
 
 def chart_of(figure: Any) -> str | None:
-    """A figure as JSON; None if there is nothing to tell, or it can't be read."""
+    """Return a figure as JSON; None if it is empty or can't be read."""
     try:
         charts = [_chart(axes) for axes in figure.get_axes()]
         title = str(figure._suptitle.get_text()) if getattr(figure, "_suptitle", None) else None
         if len(charts) > 1:
             return json.dumps({"type": "superchart", "title": title, "elements": charts}, allow_nan=False)
         return json.dumps(charts[0], allow_nan=False) if charts else None
-    except Exception:  # whatever the code has made of its figures: the picture is there
+    except Exception:  # code can do anything to its figures; the picture is shown anyway
         return None
 
 
 def table_of(value: Any) -> str | None:
-    """The columns of a table of pandas as JSON; None if it is none, or can't be read."""
+    """Return the columns of a pandas table as JSON; None if it is not one, or can't be read."""
     frame, table = getattr(sys.modules.get("pandas"), "DataFrame", None), value
     if not isinstance(frame, type) or not isinstance(value, frame) or table.size > _MAX_POINTS:
         return None
@@ -131,7 +131,7 @@ def _wedges(axes: Any) -> list[dict[str, Any]]:
 
 
 def _boxes(axes: Any, lines: list[Any], patches: list[str]) -> list[dict[str, Any]]:
-    """The boxes, if that is what is drawn."""
+    """Return the boxes, if it is a box plot."""
     filled = [each for each in axes.patches if type(each).__name__ == "PathPatch"]
     names = [str(each.get_text()) for each in axes.xaxis.get_ticklabels()]
     drawn: list[tuple[list[Any], list[Any]]] = []
@@ -167,7 +167,7 @@ def _plain_all(values: Iterable[Any]) -> list[Any]:
 
 
 def _plain(value: Any) -> Any:
-    """A number or a text that JSON has."""
+    """Return a value as a number or text that JSON can represent."""
     if hasattr(value, "isoformat"):
         return value.isoformat()
     if type(value).__name__ == "datetime64":

@@ -1,10 +1,10 @@
-"""Copies of a session's Python: what a copy needs beside memory, and the steps at both ends. Inner: loaded in cells and
-containers, so it needs nothing but the standard library of Python 3.9.
+"""Copies of a session's Python: what a copy needs besides memory, and the steps at both ends. Loaded in cells and
+containers, so it uses only the standard library of Python 3.9.
 
-The parent's worker forks, and its child writes itself to a file that came from outside: its memory (c/image.c), then
-what it has open, where it is, and the files of the cell. The driver of a new cell puts the files in place, and forks a
-child that opens the same things and becomes that memory. The code of the session could make all of this say anything.
-It is read in a new cell alone, with the rights of the code there.
+The parent's worker forks, and the child writes itself to a file that was passed in: its memory (c/image.c), then its
+open files, its directory, and the files of the cell. The driver of a new cell unpacks the files, and forks a child that
+opens the same files and becomes that memory. The code of the session can put anything into the file, so it is read only
+in the new cell, with the rights of the code there.
 """
 
 from __future__ import annotations
@@ -35,22 +35,22 @@ if TYPE_CHECKING:
 
 
 PLACES = ("workspace", "tmp", "dev/shm")
-"""Directories of a cell that its code writes to."""
+"""The directories of a cell that its code can write to."""
 _HOLDER = 3  # a process that every cell has beside its init, its driver and the worker
 _LENGTH = PATCH_LENGTH = struct.Struct("!Q")
-"""Of the JSON that the rest of an image, or a patch, begins with."""
+"""The length of the JSON at the start of a patch, or of the rest of an image."""
 _REOPENED = os.O_ACCMODE | os.O_APPEND | os.O_NONBLOCK | os.O_DIRECTORY | os.O_PATH
 
 
 class Refused(Exception):
-    """It can't be copied; the text says why."""
+    """The session can't be copied; the text says why."""
 
 
 # --- in the parent ---
 
 
 def check(known: Iterable[int]) -> list[dict[str, Any]]:
-    """What the code has open beside the `known` descriptors. Raises `Refused` for what no copy can have: threads,
+    """Describe the open files besides the `known` descriptors. Raises `Refused` for what can't be copied: threads,
     processes, sockets and pipes."""
     if len(sys._current_frames()) > 1:
         raise Refused("it has a thread that has not ended: join it, or stop it")
@@ -84,11 +84,11 @@ def _open_numbers() -> set[int]:
 
 
 def _described(number: int) -> dict[str, Any] | None:
-    """How to open it again."""
+    """Describe how to open it again. Raises `Refused` if that is impossible."""
     try:
         about, link = os.fstat(number), os.readlink(f"/proc/self/fd/{number}")
     except OSError:
-        return None  # it was that of the list itself
+        return None  # it was the descriptor of the listing itself
     flags = fcntl.fcntl(number, fcntl.F_GETFL)
     found = {"number": number, "flags": flags & _REOPENED, "inherited": os.get_inheritable(number)}
     for printed in (1, 2):
@@ -108,8 +108,8 @@ def _described(number: int) -> dict[str, Any] | None:
 
 
 def save(imager: Imager, file: int, most: int, facts: dict[str, Any], skipped: str) -> int:
-    """Write this process, its `facts` and the files of the cell to `file`, but for the directory `skipped`. Returns
-    where the facts begin; and 0 in a copy."""
+    """Write this process, its `facts` and the files of the cell, except the directory `skipped`, to `file`. Returns the
+    offset of the facts; in a copy, 0."""
     size = imager.save(file, most)
     if size == 0:
         return 0
@@ -131,13 +131,13 @@ def save(imager: Imager, file: int, most: int, facts: dict[str, Any], skipped: s
 
 
 def _wanted(device: int, skipped: str, each: tarfile.TarInfo) -> tarfile.TarInfo | None:
-    """A project may lie in one of the places, on a file system of its own: it goes another way."""
+    """Leave out a project below one of the places: it is a separate file system, and copied as a patch."""
     path = f"/{each.name}"
     return None if path == skipped or (each.isdir() and os.lstat(path).st_dev != device) else each
 
 
 class _Writer(io.RawIOBase):
-    """What `tarfile` writes to: a mapping, which can't be replaced by one that takes less."""
+    """A file for `tarfile` that writes into a mapping."""
 
     def __init__(self, room: mmap.mmap) -> None:
         self._room = room
@@ -153,7 +153,7 @@ class _Writer(io.RawIOBase):
 
 
 def unpack(file: int, size: int) -> dict[str, Any]:
-    """Put the files of the parent in place. Returns its facts."""
+    """Unpack the files of the parent. Returns its facts."""
     with open(file, "rb", closefd=False) as stream:
         stream.seek(size)
         (length,) = _LENGTH.unpack(stream.read(_LENGTH.size))
@@ -165,7 +165,7 @@ def unpack(file: int, size: int) -> dict[str, Any]:
 
 
 def patch(file: int, project: str) -> None:
-    """Change the project as the parent had changed its own. Entries are those of `backends.base`; contents follow."""
+    """Make the parent's changes to the project. The file has entries as in `backends.base`, then contents."""
     with open(file, "rb", closefd=False) as stream:
         stream.seek(0)
         (length,) = PATCH_LENGTH.unpack(stream.read(PATCH_LENGTH.size))
@@ -184,7 +184,7 @@ def patch(file: int, project: str) -> None:
             elif kind == "file":
                 _write(path, stream, entry["size"])
                 os.chmod(path, entry["mode"])
-        for path, mode in reversed(modes):  # one that nobody may write to gets its files first
+        for path, mode in reversed(modes):  # last, since files can't be put into a read-only directory
             os.chmod(path, mode)
 
 
@@ -203,8 +203,8 @@ def _write(path: str, stream: BinaryIO, size: int) -> None:
 
 
 def become(imager: Imager, file: int, channel: int, facts: dict[str, Any]) -> NoReturn:
-    """Open what the parent had open, and become it; its channel to the driver is `channel` from then on. 0, 1 and 2 are
-    open already. What goes wrong is told there."""
+    """Open what the parent had open, and become it, with `channel` as its channel to the driver. 0, 1 and 2 are open
+    already. Errors are sent to the channel."""
     wanted = {facts["channel"], *(each["number"] for each in facts["open"])}
     high = max([*wanted, *_open_numbers()]) + 1
     high_file, high_channel = (fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, high) for number in (file, channel))

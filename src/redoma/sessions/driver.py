@@ -1,12 +1,12 @@
-"""What runs in the cell of a session, for as long as it lives. Inner: loaded in cells and containers, so it needs
-nothing but the standard library of Python 3.9.
+"""The driver: the process in the cell of a session that starts everything else. Loaded in cells and containers, so it
+uses only the standard library of Python 3.9.
 
-One loop, one thread, no foreign code: the `worker` that the session's Python runs in is a child, as are its commands.
-So whatever they do, messages are read and answered here; and where they kill or trick this process, which has no other
-rights than theirs, they end or fool their own session.
+It has one thread and one loop, and runs no code of the user: the `worker`, which does, is a child, and so are commands.
+So messages are read and answered whatever they do. They may kill or trick the driver, which has no more rights than
+they have; that ends or fools their own session only.
 
-All of them share one pair of pipes for what they print. When a run has ended, what is in the pipes by then is sent
-before the word that it has ended. What comes between two runs waits in the pipes for the next one.
+All of them print to one pair of pipes. When a run ends, what is in the pipes is sent before the message that it has
+ended. What is printed between two runs stays in the pipes for the next one.
 """
 
 from __future__ import annotations
@@ -36,15 +36,16 @@ if TYPE_CHECKING:
     from typing import Any, NoReturn
 
 PROGRAM = "redoma_session"
-"""What the code in a cell calls `main`."""
+"""The name under which the code in a cell finds `main`."""
 SCRIPT = "\0"
-"""The word of a command that stands for the file with its code."""
-_ABOVE = 100  # descriptors of ours are numbered from here on, out of the way of the code's own
-_MAX_WAITING = 1 << 20  # bytes that wait to be sent before nothing more is read
+"""A word of a command that stands for the file with its code."""
+_ABOVE = 100  # our descriptors get numbers from here on, so that the code has the low ones
+_MAX_WAITING = 1 << 20  # bytes waiting to be sent, from which on no more output is read
 _MAX_STATE = 1 << 20  # bytes of the variables that a command leaves
+_TERMINAL = 24, 80  # rows and columns
 _BASH = ["bash", "--noprofile", "--norc"]
-# Run by Bash before the script itself, so that the lines of the script keep their numbers. A trap of the script's own
-# takes its place: then nothing is carried over.
+# Run by Bash before the script itself, so that the lines of the script keep their numbers. If the script sets its own
+# EXIT trap, nothing is carried over.
 _CARRY = """unset BASH_ENV
 trap 'builtin pwd > "{0}/cwd" 2>/dev/null; env -0 > "{0}/env" 2>/dev/null' EXIT
 """
@@ -54,7 +55,7 @@ _imager: Any = None  # where sessions can be copied
 
 
 def prepare() -> None:
-    """In the zygote. What copies a Python has to be at one address in all cells."""
+    """Called in the zygote: the code that copies a Python must be at the same address in all cells."""
     global _imager
     from redoma.backends.jail import compiled
 
@@ -62,28 +63,28 @@ def prepare() -> None:
 
 
 def arm() -> dict[str, Any]:
-    """In a guest that has no code yet. Returns the names that the code will find."""
+    """Called in a guest that has no code yet. Returns the names that its code will find."""
     _imager.settle()
     return {PROGRAM: main}
 
 
 def main(options: dict[str, Any]) -> NoReturn:
-    """Serve the session to its end, which is that of our input."""
+    """Serve the session until our input ends."""
     sys.modules["__main__"].__dict__.pop(PROGRAM, None)
     Driver(options).serve()
 
 
 class Driver:
-    """The loop, and all that it knows."""
+    """The loop and its state."""
 
     def __init__(self, options: dict[str, Any]) -> None:
         self._options = options
         self._commands, self._events = (_moved(number) for number in (0, 1))
-        # Where descriptors can come along, it is a socket.
+        # A socket, if descriptors can be passed.
         self._passing = socket.socket(fileno=self._commands) if options.get("passes") else None
         self._reader, self._said = Reader(), Reader()
-        self._waiting = bytearray()  # to be sent
-        self._room = WINDOW  # bytes of output that may be sent before somebody has read some
+        self._waiting = bytearray()  # bytes to be sent
+        self._room = WINDOW  # bytes of output that may be sent before some are read
         self._readable: dict[int, Callable[[], None]] = {}
         self._pipes: dict[int, str] = {}
         self._printed: dict[str, int] = {}
@@ -94,20 +95,20 @@ class Driver:
             self._pipes[reading], self._printed[stream] = stream, writing
         self._nothing = _moved(os.open(os.devnull, os.O_RDWR), close=True)
         self._children = _watch_children()
-        self._at_pipe = signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # a process that doesn't read ends nobody else
+        self._at_pipe = signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # a process that stops reading must not end us
         self._place = tempfile.mkdtemp(prefix="session-")
         self._home = os.getcwd(), dict(os.environ)
         self._directory, self._environment = self._home
-        self._stale = False  # whether the worker has yet to be told where we are
+        self._stale = False  # whether the worker must be told a new directory and environment
         self._run = 0  # the number of the run that goes on; 0 if there is none
         self._last = 0  # the number of the last one that was started
-        self._begun = False  # whether its code can be interrupted: the worker takes no signal before
-        self._held = 0  # the number of a run to interrupt as soon as it can be
+        self._begun = False  # whether its code can be interrupted: before that, the worker ignores signals
+        self._held = 0  # the number of a run to interrupt as soon as that is possible
         self._command: subprocess.Popen[bytes] | None = None
         self._carries = False
         self._processes: dict[int, Process] = {}
         self._files = file_operations.Operations(self._home[0])
-        self._given: list[int] = []  # descriptors that came with messages
+        self._given: list[int] = []  # descriptors that were passed with messages
         self._is_copy = bool(options.get("copy"))
         self._worker, self._channel = self._start_copy() if self._is_copy else self._start_worker()
 
@@ -118,7 +119,7 @@ class Driver:
         os.set_blocking(self._events, False)
         self._readable = {self._commands: self._take_commands, self._children: self._reap}
         self._readable[self._channel.fileno()] = self._take_word
-        if not self._is_copy:  # else the worker says so
+        if not self._is_copy:  # otherwise the worker sends it
             self._tell({"is": "ready"})
         poll = select.poll()
         watched: dict[int, int] = {}
@@ -133,7 +134,7 @@ class Driver:
                 self._handle(number)
 
     def _wanted(self) -> dict[int, int]:
-        """Descriptor → what to wait for there."""
+        """Return descriptor → events to wait for."""
         wanted = dict.fromkeys(self._readable, select.POLLIN)
         if self._room > 0 and len(self._waiting) < _MAX_WAITING:
             for number in (*(self._pipes if self._run else ()), *self._outputs):
@@ -175,7 +176,7 @@ class Driver:
         self._send(frame(head, body))
 
     def _send(self, message: bytes = b"") -> None:
-        """Send this after what waits, as far as there is room now."""
+        """Send a message after what is waiting, as far as there is room now."""
         self._waiting += message
         try:
             while self._waiting:
@@ -183,10 +184,10 @@ class Driver:
         except BlockingIOError:
             return
         except BrokenPipeError:
-            os._exit(0)  # nobody is there any more
+            os._exit(0)  # the session's owner is gone
 
     def _pass_on(self, number: int, size: int) -> int:
-        """Send some of what was printed; how many bytes there were."""
+        """Send some output. Returns how many bytes there were."""
         try:
             data = os.read(number, size)
         except BlockingIOError:
@@ -195,7 +196,7 @@ class Driver:
         return len(data)
 
     def _drain(self) -> None:
-        """Send what has been printed by now. Somebody may go on printing: that is for later."""
+        """Send what has been printed so far, and no more: something may print without end."""
         for number in self._pipes:
             left = _readable(number)
             while left > 0 and (got := self._pass_on(number, min(left, CHUNK))):
@@ -208,7 +209,7 @@ class Driver:
             self._obey(told, body)
 
     def _read_commands(self) -> list[tuple[dict[str, Any], bytes]]:
-        """What can be read now. Descriptors that come along wait in `_given` for their message."""
+        """Return the messages that can be read now. Descriptors that come with them are put into `_given`."""
         try:
             if self._passing is not None:
                 data, descriptors, _, _ = socket.recv_fds(self._passing, CHUNK, 1)
@@ -218,7 +219,7 @@ class Driver:
         except BlockingIOError:
             return []
         if not data:
-            os._exit(0)  # whoever opened the session is gone; init ends everything else
+            os._exit(0)  # the session's owner is gone; init ends everything else
         return [(json.loads(head), body) for head, body in self._reader.feed(data)]
 
     def _obey(self, told: dict[str, Any], body: bytes) -> None:
@@ -261,7 +262,7 @@ class Driver:
     # --- Python ---
 
     def _start_worker(self, copy: tuple[int, dict[str, Any]] | None = None) -> tuple[int, socket.socket]:
-        """Start the session's Python: a new one, or a copy of another's, from a file and its facts."""
+        """Start the session's Python: a new one, or a copy that is made from an image and its facts."""
         ours, theirs = socket.socketpair()
         ours, theirs = (_high_socket(each) for each in (ours, theirs))
         worker = os.fork()
@@ -288,8 +289,8 @@ class Driver:
         return worker, ours
 
     def _start_copy(self) -> tuple[int, socket.socket]:
-        """The first messages bring the changes to the project, if there is one, and the Python that ours is to be a
-        copy of."""
+        """Start a copy of another session's Python. The first messages bring the changes to its project, if it has one,
+        and the image."""
         waiting = [told for told, _ in self._read_commands()]
         while not waiting or waiting[0]["do"] != "become":
             if waiting and waiting.pop(0)["do"] == "patch":
@@ -301,12 +302,12 @@ class Driver:
         facts = copying.unpack(file, waiting[0]["size"])
         self._directory, self._environment = facts["cwd"] or self._directory, facts["env"]
         worker, channel = self._start_worker((file, facts))
-        os.close(file)  # before any code runs: nobody here has the file, which other copies have, too
+        os.close(file)  # before any code runs: the code must not have the image, which other copies share
         channel.sendall(b"g")
         return worker, channel
 
     def _fork(self, told: dict[str, Any]) -> None:
-        """Have the worker write a copy of itself to the file that came along."""
+        """Let the worker write its image to the file that was passed."""
         file = self._given.pop()
         if self._processes:
             self.answer(told["id"], errno=errno.EBUSY, error="it has processes in the background: end them")
@@ -326,14 +327,14 @@ class Driver:
         self._channel.sendall(frame(told, body))
 
     def _take_word(self) -> None:
-        """The worker says something."""
+        """Handle messages of the worker."""
         data = self._channel.recv(CHUNK)
         if not data:
-            del self._readable[self._channel.fileno()]  # it is gone, and `_reap` knows how
+            del self._readable[self._channel.fileno()]  # it has ended; `_reap` finds out how
             return
         for head, body in self._said.feed(data):
             said = json.loads(head)
-            if said.get("is") == "broken":  # it was to be a copy
+            if said.get("is") == "broken":  # it could not become a copy
                 os.write(2, said["error"].encode("utf-8", "replace"))
                 os._exit(1)
             if said.get("is") == "begun":
@@ -351,7 +352,7 @@ class Driver:
                 self._channel.sendall(frame({"do": "shown"}))
 
     def _can_interrupt(self) -> None:
-        """What was started takes signals from now on, also one that came before."""
+        """Note that the current run takes signals from now on, and send one that was held back."""
         self._begun = True
         if self._held == self._run:
             self._interrupt(self._run, signal.SIGINT)
@@ -368,7 +369,7 @@ class Driver:
             _kill_group(self._worker, number)
 
     def _restart(self, request: int) -> None:
-        """A new Python and no process of the old one; files stay."""
+        """Start a new Python, and end all processes of the old one; files stay."""
         for process in list(self._processes.values()):
             _kill_group(process.pid, signal.SIGKILL)
         if self._command is not None:
@@ -426,7 +427,7 @@ class Driver:
             self._end_command({"broken": f"start {name}: {error.strerror}", "exit": code})
 
     def _put(self, name: str, content: bytes) -> None:
-        os.makedirs(self._place, exist_ok=True)  # the code may have tidied up
+        os.makedirs(self._place, exist_ok=True)  # the code may have removed it
         with open(f"{self._place}/{name}", "wb") as file:
             file.write(content)
 
@@ -439,14 +440,14 @@ class Driver:
         self._run = 0
 
     def _carry_over(self) -> None:
-        """Go where a script went, and keep what it exported."""
+        """Take over the directory and the variables that a script left."""
         try:
             with open(f"{self._place}/cwd", "rb") as file:
                 directory = os.fsdecode(file.read(4096))[:-1]
             with open(f"{self._place}/env", "rb") as file:
                 left = file.read(_MAX_STATE + 1)
         except OSError:
-            return  # it had a trap of its own, or was killed
+            return  # it set its own trap, or was killed
         finally:
             for name in ("cwd", "env"):
                 _remove(f"{self._place}/{name}")
@@ -460,7 +461,7 @@ class Driver:
     # --- ends ---
 
     def _reap(self) -> None:
-        """Some children have ended."""
+        """Handle the end of children."""
         _read_some(self._children)
         command = self._command
         if command is not None and command.poll() is not None:
@@ -474,7 +475,7 @@ class Driver:
             self._lost(status)
 
     def _lost(self, status: int) -> NoReturn:
-        """The worker has ended, and the session with it: in the same way, so that it can be seen how."""
+        """End the session in the same way as its worker ended, so that the cell reports how."""
         self._drain()
         os.set_blocking(self._events, True)
         self._send()
@@ -485,7 +486,7 @@ class Driver:
             os.kill(os.getpid(), number)
         os._exit(os.WEXITSTATUS(status))
 
-    # --- processes in the background ---
+    # --- background processes ---
 
     def _start_process(self, told: dict[str, Any]) -> None:
         try:
@@ -498,7 +499,7 @@ class Driver:
         self.answer(told["id"], pid=process.pid)
 
     def _end_process(self, process: Process) -> None:
-        """Its program has ended. What it has printed by now is sent; its children may go on, and talk to nobody."""
+        """Send the rest of its output and its status. Children that it left continue, without pipes to us."""
         del self._processes[process.number]
         process.pump(self, to_the_end=True)
         process.close()
@@ -508,7 +509,7 @@ class Driver:
 
 
 class Process:
-    """A command in the background, with pipes of its own, or a terminal."""
+    """A background command, with its own pipes or a terminal."""
 
     def __init__(self, told: dict[str, Any], environment: dict[str, str], directory: str) -> None:
         self.number = told["process"]
@@ -518,8 +519,7 @@ class Process:
         argv = [*_BASH, "-c", told["script"]] if told["script"] else told["argv"]
         if told["pty"]:
             self._on_terminal(argv, environment, directory)
-            if told.get("size"):
-                self.resize(*told["size"])
+            self.resize(*(told.get("size") or _TERMINAL))
         else:
             self._on_pipes(argv, environment, directory)
         self.pid = self.popen.pid
@@ -569,12 +569,12 @@ class Process:
         self._is_terminal = True
 
     def resize(self, rows: int, columns: int) -> None:
-        """Its terminal has this size from now on, which its programs are told."""
+        """Resize its terminal; the kernel signals that to its programs."""
         if self._is_terminal and self.stdin >= 0:
             fcntl.ioctl(self.stdin, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 
     def pump(self, driver: Driver, *, to_the_end: bool = False) -> None:
-        """Send some of what it printed, or all that it has printed by now."""
+        """Send some of its output, or all that it has printed so far."""
         for number, stream in list(self.outputs.items()):
             left = _readable(number) if to_the_end else 1
             while left > 0:
@@ -587,7 +587,7 @@ class Process:
                 left = left - len(data) if data and to_the_end else 0
 
     def take(self, told: dict[str, Any], body: bytes, driver: Driver) -> None:
-        """Take input. It is answered when all of it has been written; nobody sends more before that."""
+        """Take input. The answer, without which no more is sent, follows when all of it has been written."""
         self.unwritten += body
         self.ends, self.question = told["ends"], told["id"]
         self.write(driver)
@@ -599,7 +599,7 @@ class Process:
         except BlockingIOError:
             return
         except OSError:
-            self.unwritten.clear()  # it reads no more: its own business
+            self.unwritten.clear()  # it has closed its input
         if self.ends and self.stdin >= 0:
             os.close(self.stdin)
             self.stdin = -1
@@ -614,7 +614,7 @@ class Process:
 
 
 def _usage(directory: str) -> dict[str, int]:
-    """What all processes here use by now: ticks of the clock, bytes of memory, and bytes of the files."""
+    """Return what all processes here have used: processor time, memory, and disk."""
     ticks = pages = 0
     for name in os.listdir("/proc"):
         if not name.isdigit():
@@ -623,7 +623,7 @@ def _usage(directory: str) -> dict[str, int]:
             with open(f"/proc/{name}/stat", "rb") as file:
                 fields = file.read(4096).rpartition(b")")[2].split()
         except OSError:
-            continue  # it has ended, or is not ours
+            continue  # it has ended, or can't be read
         ticks += int(fields[11]) + int(fields[12]) + int(fields[13]) + int(fields[14])  # with children that ended
         pages += int(fields[21])
     disk = os.statvfs(directory)
@@ -641,12 +641,12 @@ def _own_terminal() -> None:
 
 
 def _readable(number: int) -> int:
-    """How many bytes can be read now."""
+    """Return how many bytes can be read now."""
     return int(struct.unpack("i", fcntl.ioctl(number, termios.FIONREAD, b"\0\0\0\0"))[0])
 
 
 def _moved(number: int, *, close: bool = False) -> int:
-    """The same file under a high number, which programs that are started don't inherit."""
+    """Duplicate a descriptor to a high number that is not inherited by programs."""
     high = fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, _ABOVE)
     if close:
         os.close(number)
@@ -660,7 +660,7 @@ def _high_socket(low: socket.socket) -> socket.socket:
 
 
 def _watch_children() -> int:
-    """A descriptor that can be read when a child has ended."""
+    """Return a descriptor that becomes readable when a child ends."""
     reading, writing = (_moved(number, close=True) for number in os.pipe())
     os.set_blocking(reading, False)
     os.set_blocking(writing, False)
@@ -671,7 +671,7 @@ def _watch_children() -> int:
 
 
 def _read_some(number: int) -> bytes | None:
-    """What can be read now: None if there is nothing yet, and no bytes at the end."""
+    """Return what can be read now: None if there is nothing yet, empty at the end."""
     try:
         return os.read(number, CHUNK)
     except BlockingIOError:

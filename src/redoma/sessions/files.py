@@ -1,9 +1,8 @@
-"""Files of a session, read and written in its cell, with the rights of its code. Inner: loaded in cells and containers,
-so it needs nothing but the standard library of Python 3.9.
+"""File operations of a session, done in its cell with the rights of its code. Loaded in cells and containers, so it
+uses only the standard library of Python 3.9.
 
-There is no path that leads out of the cell, so nothing has to be checked about paths: whatever links and races the code
-has prepared, all that can be reached here is what the code could read itself. What must not happen is that we wait for
-ever, so nothing but regular files is opened for reading, and never in a way that blocks.
+No path leads out of the cell, so paths need no checks: whatever links and races the code has prepared, only what it
+could read itself can be reached. But we must never block, so only regular files are read, and opened without blocking.
 """
 
 from __future__ import annotations
@@ -20,18 +19,18 @@ if TYPE_CHECKING:
     from typing import Any
 
 MAX_ENTRIES = 10_000
-"""Of one list."""
+"""The maximum number of entries in one listing."""
 _KINDS = {stat.S_IFREG: "file", stat.S_IFDIR: "directory", stat.S_IFLNK: "link"}
 
 
 class Operations:
-    """What can be done. Relative paths are below `home`."""
+    """The operations. Relative paths start at `home`."""
 
     def __init__(self, home: str) -> None:
         self._home = home
 
     def answer(self, told: dict[str, Any], body: bytes) -> tuple[dict[str, Any], bytes]:
-        """Do one thing. The head of the answer, which says what went wrong if something did, and its body."""
+        """Do one operation. Returns the head of the answer, with the error if there was one, and its body."""
         try:
             path = os.path.join(self._home, told["path"])
             return getattr(self, "_" + told["op"])(path, told, body)  # type: ignore[no-any-return]
@@ -41,7 +40,7 @@ class Operations:
             return {"errno": 22, "error": str(error)[:200]}, b""
 
     def _read(self, path: str, told: dict[str, Any], _body: bytes) -> tuple[dict[str, Any], bytes]:
-        """Some bytes of a file, and which file that is: between two pieces it may have become another."""
+        """Read some bytes of a file, with its identity: another file may take its name between two pieces."""
         number = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
         try:
             about = os.fstat(number)
@@ -57,7 +56,7 @@ class Operations:
             os.close(number)
 
     def _write(self, path: str, told: dict[str, Any], body: bytes) -> tuple[dict[str, Any], bytes]:
-        """A piece of a new file, which takes its name with the last one."""
+        """Write a piece of a new file, which gets its name with the last one."""
         part = f"{path}.{told['part']}.part"
         flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_APPEND
         try:

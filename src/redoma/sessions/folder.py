@@ -1,8 +1,8 @@
-"""The files of a session, for its caller.
+"""`session.files`, as callers use it.
 
-Every operation is carried out inside the cell, by the driver, with the rights of the session's code (see `files`). So
-no path, link or race leads anywhere that the code could not read itself. What comes back is bounded; names that do are
-checked before they are used on this side.
+Every operation is done by the driver inside the cell, with the rights of the session's code (see `files`). So no path,
+link or race leads anywhere that the code could not read itself. Answers are bounded, and names in them are checked
+before they are used on this side.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Content = bytes | str | os.PathLike[str] | AsyncIterator[bytes]
 
 
 class FileInfo(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is known of a file, as the session says."""
+    """A file, as the session describes it."""
 
     name: str
     kind: Literal["file", "directory", "link", "other"]
@@ -51,7 +51,7 @@ class FileInfo(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class FileChange(NamedTuple):
-    """A file of a watched directory has changed."""
+    """A change in a watched directory."""
 
     kind: Literal["added", "modified", "removed"]
     name: str
@@ -62,7 +62,7 @@ class Piece(NamedTuple):
 
     data: bytes
     file: str
-    """Which file it is: between two pieces, another may take its name."""
+    """The identity of the file: another one may take its name between two pieces."""
     size: int
 
 
@@ -92,13 +92,13 @@ class Home(Protocol):
 
 
 class AsyncFiles:
-    """Files of a session. Relative paths are below its first working directory. Raises `OSError`s as `open` does."""
+    """The files of a session. Relative paths start at its first working directory. Raises `OSError`s as `open` does."""
 
     def __init__(self, session: Home) -> None:
         self._session = session
 
     async def read(self, path: str | os.PathLike[str], *, max_bytes: int = MAX_READ) -> bytes:
-        """The content of a file. Raises `InvalidRequest` if it is longer than `max_bytes`; see `chunks` then."""
+        """Return the content of a file. Raises `InvalidRequest` if it is longer than `max_bytes`; use `chunks` then."""
         found = bytearray()
         async for piece in self.chunks(path):
             found += piece
@@ -111,12 +111,12 @@ class AsyncFiles:
         return bytes(found)
 
     async def read_text(self, path: str | os.PathLike[str], encoding: str = "utf-8") -> str:
-        """The content of a file as text."""
+        """Return the content of a file as text."""
         return (await self.read(path)).decode(encoding)
 
     async def chunks(self, path: str | os.PathLike[str], *, offset: int = 0) -> AsyncIterator[bytes]:
-        """The content of a file from the byte `offset` on, piece by piece, however long it is. Raises `BackendError` if
-        another file takes its name meanwhile."""
+        """Yield the content of a file from the byte `offset` on, piece by piece, however long it is. Raises
+        `BackendError` if another file takes its name meanwhile."""
         name, which = os.fspath(path), ""
         while True:
             piece = await self.piece(name, offset)
@@ -129,7 +129,7 @@ class AsyncFiles:
             offset += len(piece.data)
 
     async def piece(self, path: str | os.PathLike[str], offset: int) -> Piece:
-        """Some bytes of a file, from a place in it; none at its end."""
+        """Return some bytes of a file from `offset` on; none at its end."""
         answer, data = await self._do("read", os.fspath(path), offset=offset)
         if not _FILE.match(answer.file):
             why = "what the session says of it is no name of a file"
@@ -137,8 +137,8 @@ class AsyncFiles:
         return Piece(data, answer.file, answer.size)
 
     async def write(self, path: str | os.PathLike[str], content: Content) -> None:
-        """Write a file, whole or not at all; directories on the way are made. A `Path` is a file of this machine, and
-        content may come in pieces."""
+        """Write a file, whole or not at all, and create its parent directories. The content may be text, bytes, the
+        `Path` of a file on this machine, or an asynchronous iterator of bytes."""
         name, part, first = os.fspath(path), uuid.uuid4().hex[:8], True
         piece = b""
         try:
@@ -149,7 +149,7 @@ class AsyncFiles:
                 piece = following
             await self.write_piece(name, piece, part=part, first=first, last=True)
         except BaseException:
-            if not first:  # whoever writes on is gone: what has come of it is, too
+            if not first:  # leave no unfinished file
                 await self._forget_part(f"{name}.{part}.part")
             raise
 
@@ -160,17 +160,17 @@ class AsyncFiles:
     async def write_piece(
         self, path: str | os.PathLike[str], data: bytes, *, part: str, first: bool, last: bool
     ) -> None:
-        """Add some bytes to a new file, which takes its name with the last of them. `part` tells it from others that
-        are being written: eight hexadecimal digits."""
+        """Append some bytes to a new file, which gets its name with the last piece. `part`, eight hexadecimal digits,
+        identifies the file that is being written."""
         await self._do("write", os.fspath(path), data, part=part, first=first, last=last)
 
     async def list(self, path: str | os.PathLike[str] = ".") -> list[FileInfo]:
-        """What is in a directory, by name; 10,000 entries at most."""
+        """Return the entries of a directory, sorted by name; at most 10,000."""
         _, body = await self._do("list", os.fspath(path))
         return _infos(body)
 
     async def stat(self, path: str | os.PathLike[str]) -> FileInfo:
-        """What is known of a file, or of a link itself."""
+        """Describe a file; for a link, the link itself. Raises `FileNotFoundError` if there is none."""
         _, body = await self._do("stat", os.fspath(path))
         return _infos(body, exactly_one=True)[0]
 
@@ -186,16 +186,16 @@ class AsyncFiles:
         await self._do("remove", os.fspath(path))
 
     async def rename(self, path: str | os.PathLike[str], to: str | os.PathLike[str]) -> None:
-        """Give a file another name; a file that has it is replaced."""
+        """Rename a file, replacing one that has the new name."""
         await self._do("rename", os.fspath(path), to=os.fspath(to))
 
     async def make_dir(self, path: str | os.PathLike[str]) -> None:
-        """Make a directory, and those on the way to it, unless it is there."""
+        """Create a directory and its parents, unless it exists."""
         await self._do("make_dir", os.fspath(path))
 
     async def upload(self, local: str | os.PathLike[str], path: str | os.PathLike[str] = ".") -> int:
-        """Copy a directory of this machine into one of the session. Links in it are left out. Returns how many files
-        were copied."""
+        """Copy a directory of this machine into one of the session, without its links. Returns how many files were
+        copied."""
         files = await asyncio.to_thread(_files_below, Path(local))
         for name, file in files.items():
             await self.write(f"{os.fspath(path)}/{name}", file)
@@ -238,7 +238,7 @@ class AsyncFiles:
             os.close(file)
 
     async def watch(self, path: str | os.PathLike[str] = ".", *, every: float = 0.5) -> AsyncIterator[FileChange]:
-        """What changes in a directory from now on, looked at so often; changes in between are one."""
+        """Yield the changes in a directory from now on. It is listed every `every` seconds."""
         before = {info.name: info for info in await self.list(path)}
         while True:
             await asyncio.sleep(every)
@@ -257,7 +257,7 @@ class AsyncFiles:
 
 
 async def _in_pieces(content: Content) -> AsyncIterator[bytes]:
-    """Content in pieces that a frame can have."""
+    """Yield content in pieces that fit into a frame."""
     if not isinstance(content, AsyncIterator):
         for piece in _pieces(content):
             yield piece
@@ -281,7 +281,7 @@ def _pieces(content: bytes | str | os.PathLike[str]) -> Iterator[bytes]:
 
 
 def _files_below(top: Path) -> dict[str, Path]:
-    """Relative path → file, for the regular files below a directory."""
+    """Return relative path → file for the regular files below a directory."""
     if not top.is_dir():
         raise InvalidRequest(f"{str(top)!r} can't be uploaded", why="it is no directory", next="use write()")
     files = [file for file in sorted(top.rglob("*")) if file.is_file() and not file.is_symlink()]
@@ -309,7 +309,7 @@ def _is_plain(name: str) -> bool:
 
 
 class FilesOfSession(Driven[AsyncFiles]):
-    """Files of a session. Relative paths are below its first working directory. Raises `OSError`s as `open` does."""
+    """The files of a session. Relative paths start at its first working directory. Raises `OSError`s as `open` does."""
 
     def __init__(self, core: AsyncFiles, executor: Executor) -> None:
         super().__init__(core, executor)
@@ -327,10 +327,10 @@ class FilesOfSession(Driven[AsyncFiles]):
     list = driven(AsyncFiles.list)
 
     def watch(self, path: str | os.PathLike[str] = ".", *, every: float = 0.5) -> Iterator[FileChange]:
-        """What changes in a directory from now on, looked at so often; changes in between are one."""
+        """Yield the changes in a directory from now on. It is listed every `every` seconds."""
         changes = self.core.watch(path, every=every)
         while True:
             yield self._executor.wait(_next(changes))
 
     def close(self) -> None:
-        """Does nothing: they belong to the session."""
+        """Does nothing: the files belong to the session."""

@@ -1,8 +1,8 @@
-"""How both ends of a session's channel write a message. Inner: loaded in cells and containers, so it needs nothing but
-the standard library of Python 3.9.
+"""The format of messages on a session's channel, for both ends. Loaded in cells and containers, so it uses only the
+standard library of Python 3.9.
 
-A frame is two lengths, a head of JSON, and a body of any bytes. What comes out of a cell is read by `channel`, which
-has bounds of its own for every kind of message; `Reader` only keeps anybody from announcing more than it may.
+A frame is two lengths, a head of JSON, and a body of any bytes. `Reader` only refuses lengths that are too large;
+`channel`, which reads what comes out of a cell, also bounds each kind of message.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ if TYPE_CHECKING:
 
 LENGTHS = struct.Struct("!II")
 MAX_HEAD = 4 << 20
-"""Bytes of a head. The words and variables of a command are in it, for which Linux has a bound of about 2 MiB."""
+"""Bytes of a head. It contains the words and variables of a command, which Linux limits to about 2 MiB."""
 MAX_BODY = 8 << 20
 CHUNK = 64 << 10
 """Bytes of output in one frame."""
 PIECE = 512 << 10
 """Bytes of a file in one frame."""
 WINDOW = 1 << 20
-"""Bytes of output that may be on their way, or wait for a slow reader, before the driver stops reading more."""
+"""Bytes of output that may be unread before the driver stops reading more."""
 
 
 class Malformed(Exception):
-    """What came is no frame."""
+    """The data is not a frame."""
 
 
 _encode = json.JSONEncoder(separators=(",", ":")).encode  # `json.dumps` would make an encoder each time
@@ -44,7 +44,7 @@ def frame_of(head: bytes, body: bytes) -> bytes:
 
 
 class Reader:
-    """Takes bytes as they come, gives whole frames: the head as bytes, and the body."""
+    """Takes bytes as they arrive, and yields whole frames: the head as bytes, and the body."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()

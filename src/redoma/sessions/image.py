@@ -1,8 +1,8 @@
-"""The image that copies of a session are made from, seen from outside: a file in memory that the session's own Python
-writes itself to, and that nobody can change once it is whole.
+"""The image that copies of a session are made from: a file in memory to which the session's Python writes itself, and
+which is sealed when it is complete.
 
-What is in it is the session's code's to say, and is read in the cells of the copies alone. Outside, it is a number of
-bytes that is bounded before the first is written.
+Its content is chosen by the session's code, so it is read only inside the cells of the copies. Here it is just a file
+whose size is bounded in advance.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ _SEALED = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F
 
 
 class Image:
-    """One of a session that lives: `take` it, open it for each copy, `close` it. The copies keep what they use."""
+    """An image of an open session: `take` it, open it for each copy, `close` it. Copies keep what they use of it."""
 
     def __init__(self, memory: int) -> None:
-        # Pages that are written count as the parent's, whose own are as many: more would not fit into its limit.
+        # Written pages are charged to the parent, whose own memory is as large: more would exceed its limit.
         self._most = memory // 2 // 4096 * 4096
         try:
             self._file = os.memfd_create("redoma-session", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
@@ -30,10 +30,10 @@ class Image:
         os.ftruncate(self._file, self._most)
         fcntl.fcntl(self._file, fcntl.F_ADD_SEALS, fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK)
         self.size = 0
-        """Where the memory ends, and the rest begins; as the session says."""
+        """The offset at which the memory ends and the rest begins, as the session reports it."""
 
     async def take(self, channel: Channel) -> None:
-        """Have the session write itself. Raises `BackendError` if it can't be copied as it is."""
+        """Let the session write itself. Raises `BackendError` if it can't be copied."""
         answer, _ = await channel.ask({"do": "fork", "most": self._most}, descriptor=self._file, patience=_PATIENCE)
         if answer.errno is not None:
             why = answer.error[:1000] or "it does not say why"
@@ -47,7 +47,7 @@ class Image:
         self.size = answer.size
 
     def opened(self) -> int:
-        """A descriptor of it for one copy, which shares neither its position nor its flags with others."""
+        """Return a descriptor for one copy, with its own position and flags."""
         return os.open(f"/proc/self/fd/{self._file}", os.O_RDONLY | os.O_CLOEXEC)
 
     def close(self) -> None:

@@ -1,8 +1,8 @@
-"""The project that a session works over: what the session has changed there, and what becomes of it.
+"""The changes that a session with the workspace `overlay` makes to its project.
 
-The effect is read while the session lives, and then takes the path that the effect of a run takes: it is shown, kept,
-judged by policy, approved by a person where that is needed, applied and recorded (`pipeline.projects`). What counts at
-that point is every run that the session has made: the strictest verdict on any of them.
+The effect is read while the session lives, and is then treated like the effect of a run: shown, kept, judged by policy,
+approved by a person if necessary, applied and recorded (`pipeline.projects`). Policy judges every run that the session
+has made, and the strictest verdict counts.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from ..redaction import Redactor
 from ..workspace.kept import Kept
 from .copying import PATCH_LENGTH
 
-_MAX_RUNS = 200  # different ones, that can be judged again when their effect is applied
+_MAX_RUNS = 200  # different runs that are remembered, to be judged when the effect is applied
 _PIECE = 1 << 20
 
 Read = Callable[[str], Awaitable[tuple[Entry, ...]]]
 
 
 class Overlay:
-    """One session's. Raises `WorkspaceError` if its directory is no project."""
+    """The project of one session. Raises `WorkspaceError` if its directory can't be a project."""
 
     def __init__(self, executor: AsyncExecutor, request: Request) -> None:
         self._executor, self._request = executor, request
@@ -43,7 +43,7 @@ class Overlay:
         self._uncounted = False
 
     def note(self, submission: Submission) -> None:
-        """This is about to run."""
+        """Remember a run that is about to begin."""
         request = submission.request
         key = (request.language, request.code, request.argv, request.stdin, submission.policy)
         if key not in self._runs and len(self._runs) >= _MAX_RUNS:
@@ -52,23 +52,23 @@ class Overlay:
             self._runs[key] = submission
 
     def copy(self) -> Overlay:
-        """That of a copy of the session, which begins with the same changes."""
+        """Return the overlay of a copy of the session, which begins with the same changes."""
         copy = Overlay(self._executor, self._request)
         copy._began, copy._applied = self._began, dict(self._applied)
         copy._runs, copy._uncounted = dict(self._runs), self._uncounted
         return copy
 
     def forget(self) -> None:
-        """The session has a new layer: nothing is changed any more."""
+        """Forget all runs and changes: the session has a new, empty layer."""
         self._began, self._applied, self._runs, self._uncounted = time.time(), {}, {}, False
 
     async def effect(self, read: Read) -> Effect:
-        """What it has changed so far."""
+        """Return what it has changed so far."""
         return await self._look(read, None)
 
     async def keep(self, read: Read, session: str) -> Kept:
-        """Keep what it has changed so far, to be applied or discarded by its id. Raises `WorkspaceError` if that is
-        nothing."""
+        """Keep what it has changed so far, to be applied or discarded by its id. Raises `WorkspaceError` if it has
+        changed nothing."""
         runs = () if self._uncounted else tuple(map(self._executor.judge, self._runs.values()))
         command = self._redactor.redact(
             f"session {session}: {len(self._runs)} {'run' if len(self._runs) == 1 else 'runs'}"
@@ -87,7 +87,7 @@ class Overlay:
     async def apply(
         self, kept: Kept, *, paths: Iterable[str] | None, named: Iterable[str], by_hand: bool, wait: bool
     ) -> Kept:
-        """Make it happen to the project, as `AsyncExecutor.apply` does."""
+        """Apply kept changes to the project, as `AsyncExecutor.apply` does."""
         done = await self._executor.apply(kept.id, paths=paths, named=named, by_hand=by_hand, wait=wait)
         now = time.time()
         self._applied.update(dict.fromkeys(done.applied, now))
@@ -99,7 +99,8 @@ class Overlay:
         )
 
     async def patch(self, read: Read) -> int:
-        """What a copy has to do to its project to have it as it is here: a file in memory, which is the caller's."""
+        """Return the changes for a copy of the session, to be made in its own layer: a file in memory, which the caller
+        closes."""
         with staged(self._executor.projects.changes.directory.parent) as stage:
             entries = await read(str(stage))
             for entry in entries:

@@ -1,4 +1,4 @@
-"""Where sessions live: cells made for them, or a container; and the code that starts a driver there."""
+"""Chooses the backend of a session (cells of its own, or a container) and builds the code that starts its driver."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ _MODULES = (
     "redoma.sessions.worker",
     "redoma.sessions.driver",
 )
-"""What a driver is made of, each after what it imports."""
+"""The modules of a driver, each after those that it imports."""
 
 
 class Places:
-    """The places of one executor's sessions, and how many are taken."""
+    """The backends of one executor's sessions, and how many sessions are open."""
 
     def __init__(self, executor: AsyncExecutor) -> None:
         self._executor = executor
@@ -37,7 +37,7 @@ class Places:
         self.open = 0
 
     def find(self, wanted: str) -> tuple[Backend, bool]:
-        """A backend for a session, and whether it has the driver loaded. Raises `BackendError` if there is none."""
+        """Return a backend, and whether it has the driver loaded. Raises `Unsupported` if there is none."""
         tried: list[str] = []
         for name in _CANDIDATES if wanted == "auto" else (wanted,):
             if name not in self._executor.backends:
@@ -61,7 +61,8 @@ class Places:
         )
 
     def _own_cells(self) -> JailBackend:
-        """Cells with the driver loaded. A session keeps its cell for long: those for runs stay free for runs."""
+        """Return cells with the driver loaded. They are separate from those for one-shot runs, since a session keeps
+        its cell for long."""
         if self._cells is None:
             config = self._executor.config
             self._cells = JailBackend(
@@ -77,7 +78,7 @@ class Places:
         return self._cells
 
     def take(self) -> None:
-        """Count one more session. Raises `BackendError` if there are too many."""
+        """Count one more open session. Raises `BackendError` if there are too many."""
         most = self._executor.config.sessions.maximum
         if self.open >= most:
             raise BackendError(
@@ -93,7 +94,7 @@ class Places:
 
 
 def boot(options: dict[str, Any], *, loaded: bool) -> str:
-    """The code that starts a driver: where it is not `loaded`, with all its modules as text."""
+    """Return the code that starts a driver; if it is not `loaded` there, with the source of all its modules."""
     call = f"{driver.PROGRAM}({options!r})"
     return call if loaded else f"{_loader()}{call}\n"
 

@@ -1,11 +1,11 @@
-"""Sessions as callers have them.
+"""The public session classes.
 
     with redoma.Session() as session:
         session.run("x = 41")
         session.run("x + 1").value      # 42
         session.command("ls -la").stdout
 
-There is one implementation, the asynchronous one; `Session` drives it for ordinary code.
+`AsyncSession` is the implementation; `Session` drives it from ordinary code.
 """
 
 from __future__ import annotations
@@ -47,25 +47,25 @@ OnDisplay = Callable[[Display], Any]
 Event = Chunk | Display
 
 _OF_A_RUN = frozenset({"time", "output_lines", "output_bytes", "output_total"})
-"""Limits that each run has for itself; the others hold for the session as a whole."""
-_OPENING = 8  # copies at one time
+"""Limits that apply to each run; the others apply to the session as a whole."""
+_MAX_OPENING = 8  # copies that are opened at a time
 
 
 class SessionOptions(TypedDict, total=False):
-    """Options of a session. Those that `redoma.run` has mean the same, for all runs of the session together."""
+    """Options of a session. Those that `redoma.run` also has apply to all runs of the session together."""
 
     backend: str
-    """`"auto"` (the first of jail and docker that can), or one of them."""
+    """`"jail"`, `"docker"`, or `"auto"`: the first of them that works here."""
     policy: str | None
     limits: Limits | Mapping[str, Any] | None
     timeout: float | None
-    """Seconds that each run may take, unless it says otherwise."""
+    """The default time-out of a run, in seconds."""
     memory: int | str | None
     env: Mapping[str, str]
     secrets: Mapping[str, str]
     environment: str | None
     packages: Iterable[str] | None
-    """Only those that are installed already."""
+    """Only packages that are installed already."""
     files: Files
     require: Iterable[str]
     workspace: Any
@@ -74,63 +74,63 @@ class SessionOptions(TypedDict, total=False):
     requester: str
     label: str
     idle: float
-    """Seconds without use after which it is ended; as configured by default."""
+    """End the session after this many seconds without use; by default as configured."""
     lifetime: float
-    """Seconds after which it is ended in any case; as configured by default."""
+    """End the session after this many seconds in any case; by default as configured."""
 
 
 class RunOptions(TypedDict, total=False):
-    """Options of one run in a session. Those that `redoma.run` has mean the same."""
+    """Options of one run in a session. Those that `redoma.run` also has mean the same."""
 
     context: str
-    """The name of the variables that it sees: runs of different contexts don't see each other's."""
+    """The name of a set of variables: runs in different contexts don't see each other's variables."""
     timeout: float | None
     limits: Mapping[str, Any] | None
-    """Only `time`, `output_lines`, `output_bytes` and `output_total`; the others are the session's."""
+    """Only `time`, `output_lines`, `output_bytes` and `output_total`; set the others on the session."""
     args: Iterable[str]
     stdin: bytes | str
     env: Mapping[str, str]
-    """More variables, for this run."""
+    """Further environment variables, for this run only."""
     cwd: str
-    """Where a run of Python takes place; then the session is again where it was. A path of the session."""
+    """The working directory of this run of Python, a path inside the session. Later runs are not affected."""
     traceback_apart: bool
-    """Whether the traceback of an exception is not printed, but kept for `AsyncSessionRun.traceback`."""
+    """Don't print the traceback of an exception; keep it for `AsyncSessionRun.traceback`."""
     charts: bool
-    """Whether figures of matplotlib and tables of pandas are shown as data, too (`display.CHART`, `TABLE`)."""
+    """Also show matplotlib figures and pandas tables as data (`display.CHART`, `TABLE`)."""
     policy: str | None
     expect: Any
     reason: str
     requester: str
     label: str
     on_stdout: OnText | None
-    """Called with each piece that it prints, as it comes."""
+    """Called with each piece of stdout as it arrives."""
     on_stderr: OnText | None
     on_result: OnDisplay | None
-    """Called with each `Display` as it comes."""
+    """Called with each `Display` as it arrives."""
     untimed: bool
-    """Whether it may take for as long as the session lives; policy judges it by the time of a run."""
+    """Let it run as long as the session lives. Policy judges it by the ordinary time limit of a run."""
     whole_output: bool
-    """Whether a stream gives all that is printed, up to `output_total`; else it gives as much as the result keeps."""
+    """Let a stream yield all output up to `output_total`, not only as much as the result keeps."""
     wait: bool
-    """Whether to wait for a person who has to say yes. Without waiting the result is `pending`; once it is approved,
-    make the same run again, in the same session."""
+    """Whether to wait for a person who must approve. Otherwise the result is `pending`: make the same run again in the
+    same session once it is approved."""
 
 
 class SessionUsage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a session uses, as it says itself."""
+    """What a session uses. The numbers come from inside the session, so its code can fake them."""
 
     cpu_ms: Annotated[int, msgspec.Meta(ge=0, lt=2**53)]
-    """Milliseconds of processor time so far."""
+    """Milliseconds of processor time used so far."""
     memory: Annotated[int, msgspec.Meta(ge=0, lt=2**53)]
-    """Bytes, of all processes together."""
+    """Bytes of memory that all its processes use."""
     disk: Annotated[int, msgspec.Meta(ge=0, lt=2**53)]
-    """Bytes of its files."""
+    """Bytes that its files take."""
     disk_total: Annotated[int, msgspec.Meta(ge=0, lt=2**53)]
-    """Bytes that its files may have."""
+    """Bytes that its files may take."""
 
 
 class ProcessOptions(TypedDict, total=False):
-    """Options of a command in the background; they mean what they mean for a run."""
+    """Options of a background command; they mean the same as for a run."""
 
     timeout: float | None
     policy: str | None
@@ -140,10 +140,9 @@ class ProcessOptions(TypedDict, total=False):
 
 
 class AsyncSession:
-    """A Python that keeps its variables, in a cell of its own. Use it as an asynchronous context manager, or call
-    `aclose` when done.
+    """A Python that keeps its variables, in its own cell. Use it as an asynchronous context manager, or call `aclose`.
 
-    Without an `executor` it has one of its own; give one where there are several sessions.
+    Without an `executor` it creates its own; pass one to share it between several sessions.
     """
 
     def __init__(self, executor: AsyncExecutor | None = None, **options: Unpack[SessionOptions]) -> None:
@@ -151,10 +150,10 @@ class AsyncSession:
         self._owned = AsyncExecutor() if executor is None else None
         self._executor = executor = executor or cast("AsyncExecutor", self._owned)
         self._family = {self}
-        """Sessions that share an executor of their own: it ends with the last."""
+        """This session and its copies: the last one that is closed closes `_owned`."""
         self._options = options
         self.id = uuid.uuid4().hex
-        """What its runs are recorded with. Those of copies begin with that of their parent."""
+        """The id that its runs are recorded with. The id of a copy begins with its parent's."""
         self._forked = 0
         config = executor.config.sessions
         self._idle = _positive("idle", options.get("idle", config.idle))
@@ -179,7 +178,7 @@ class AsyncSession:
         """Its files."""
 
     def _inner_request(self) -> Request:
-        """The one long run that the session is."""
+        """Build the request of the driver: to the backend, a session is one long run of it."""
         own = {"idle", "lifetime", "policy"}
         options = cast("Options", {name: value for name, value in self._options.items() if name not in own})
         options["backend"] = self.name
@@ -210,12 +209,12 @@ class AsyncSession:
     # --- its life ---
 
     async def open(self) -> None:
-        """Start it now; else the first run does. Raises `BackendError` if it can't be started."""
+        """Start the session now rather than with its first run. Raises `BackendError` if it can't be started."""
         await self.opened()
 
     def warm(self) -> None:
-        """Have a cell ready for the next session of this executor, where it is made of cells; else nothing happens.
-        Raises `BackendError` if there can be none."""
+        """Keep a cell ready for the next session of this executor; does nothing on docker. Raises `BackendError` if
+        there can be no cell."""
         if isinstance(self._backend, JailBackend):
             self._backend.warm()
 
@@ -232,7 +231,7 @@ class AsyncSession:
             return self._channel
 
     async def _close_if_over(self) -> None:
-        """Somebody may have closed it while it was opened."""
+        """Close it again if `aclose` was called while it was being opened."""
         if self._over and self._channel is not None:
             await self._channel.close()
 
@@ -247,7 +246,7 @@ class AsyncSession:
         return self._entered(channel)
 
     async def _open_copy(self, image: Image, patch: int = -1) -> None:
-        """Begin as a copy of another session; `patch` has what that one had changed in its project."""
+        """Start as a copy of another session; `patch` contains the changes that it had made to its project."""
         self._places.take()
         file = -1
         try:
@@ -278,7 +277,7 @@ class AsyncSession:
             self._timer.cancel()
 
     def _postpone(self) -> None:
-        """It is in use: it expires later."""
+        """Restart the idle time."""
         loop = asyncio.get_running_loop()
         self._used = loop.time()
         if self._timer is None or self._timer.cancelled():
@@ -298,12 +297,12 @@ class AsyncSession:
 
     @property
     def isolation(self) -> Isolation:
-        """What stands between its code and the host."""
+        """The isolation of its code, as probed from inside once the session is open."""
         return self._channel.isolation if self._channel is not None else self._backend.capabilities().isolation
 
     @property
     def works_over_a_project(self) -> bool:
-        """Whether what it changes can be looked at and applied: its workspace is `overlay`."""
+        """Whether its workspace is `overlay`, so that its changes can be examined and applied."""
         return self._overlay is not None
 
     @property
@@ -324,15 +323,14 @@ class AsyncSession:
         return self._channel.gone().why if self._channel is not None and self._channel.ended.done() else ""
 
     def interrupt(self) -> bool:
-        """Interrupt what runs, as Ctrl-C does. Returns whether something did."""
+        """Interrupt the current run, as Ctrl-C does. Returns whether there was one."""
         if self.current is None:
             return False
         self.current.interrupt()
         return True
 
     async def complete(self, text: str, *, context: str = MAIN) -> list[str]:
-        """The names in a context that begin with `text`, or attributes, as of `x.app`; for whoever types. None while
-        something runs."""
+        """Return the completions of `text`: names in a context, or attributes (`x.app`). Empty while something runs."""
         channel = await self.opened()
         if self.lock.locked():
             return []
@@ -345,13 +343,13 @@ class AsyncSession:
                 return []
 
     async def forget(self, context: str = MAIN) -> None:
-        """Drop the variables of a context, once no run goes on."""
+        """Drop the variables of a context. Waits for the current run."""
         async with self.lock:
             channel = await self.opened()
             await channel.ask({"do": "forget", "context": context})
 
     async def usage(self) -> SessionUsage:
-        """What its processes and files use now. Raises `BackendError` if it can't say."""
+        """Return what its processes and files use now. Raises `BackendError` if its answer is invalid."""
         channel = await self.opened()
         _, body = await channel.ask({"do": "usage"})
         try:
@@ -360,8 +358,8 @@ class AsyncSession:
             raise BackendError("the session does not say what it uses", why="its answer makes no sense") from None
 
     async def restart(self) -> None:
-        """Have a new Python, without variables or processes of the old one. Files stay, unless the session has ended:
-        then it begins anew."""
+        """Start a new Python, without the variables and processes of the old one. Files stay, unless the session had
+        ended: then it starts from nothing."""
         if self.alive and self._channel is not None:
             await self._channel.ask({"do": "restart"})
             self._postpone()
@@ -370,14 +368,14 @@ class AsyncSession:
         await self.opened()
 
     async def fork(self, n: int = 1) -> list[AsyncSession]:
-        """Copy it, as it is now: `n` sessions, each in a cell of its own, with its variables, imports and files.
+        """Return `n` copies of the session as it is now, each in its own cell, with its variables, imports and files.
 
-        The copies share nothing that can be changed, with it or with each other. Each is a session like any other, with
-        the options of this one: close it when done. What runs is waited for first.
+        Copies share nothing that can be changed, with the session or with each other. Each is a session like any other,
+        with the same options: close it when done. Waits for the current run first.
 
         Raises:
-            Unsupported: Its backend can't copy sessions: only the jail can.
-            BackendError: It has something that no copy can have (threads, processes, sockets), or too much memory, or
+            Unsupported: Its backend can't copy sessions; only the jail can.
+            BackendError: It has something that can't be copied (threads, processes, sockets), uses too much memory, or
                 there are too many sessions.
         """
         if not isinstance(n, int) or isinstance(n, bool) or n < 1:
@@ -420,15 +418,15 @@ class AsyncSession:
     # --- its project ---
 
     async def changes(self) -> Effect:
-        """What it has changed in its project so far (`workspace="overlay"`): nothing of it has happened to the project
-        itself. What runs is waited for; what processes in the background do meanwhile may be in it or not."""
+        """Return what it has changed in its project so far (`workspace="overlay"`). The project itself is unchanged.
+        Waits for the current run; changes that background processes make meanwhile may be missing."""
         async with self.lock:
             overlay, channel = await self._over_project()
             return await overlay.effect(channel.read_changes)
 
     async def keep(self) -> Kept:
-        """Keep what it has changed so far under an id, for `redoma changes`: it can be applied when the session has
-        ended. Raises `WorkspaceError` if that is nothing."""
+        """Keep its changes so far under an id, for `redoma changes`: they can be applied after the session has ended.
+        Raises `WorkspaceError` if there are none."""
         async with self.lock:
             overlay, channel = await self._over_project()
             return await overlay.keep(channel.read_changes, self.id)
@@ -441,15 +439,15 @@ class AsyncSession:
         by_hand: bool = False,
         wait: bool = True,
     ) -> Kept:
-        """Make what it has changed so far happen to its project, all or nothing, and go on. Options and what is raised
-        are those of `AsyncExecutor.apply`; policy judges every run that the session has made."""
+        """Apply its changes so far to its project, all or nothing; the session continues. Takes the options of
+        `AsyncExecutor.apply` and raises the same. Policy judges every run that the session has made."""
         kept = await self.keep()
         overlay, _ = await self._over_project()
         return await overlay.apply(kept, paths=paths, named=named, by_hand=by_hand, wait=wait)
 
     async def discard(self) -> None:
-        """Drop what it has changed in its project since it was opened. Variables and its other files stay: it goes on
-        as a copy of itself, in a new cell. Raises what `fork` raises; then nothing has changed."""
+        """Drop its changes to its project. Variables and other files stay: the session continues as a copy of itself
+        in a new cell. Raises what `fork` raises; then nothing has changed."""
         async with self.lock:
             overlay, old = await self._over_project()
             image = Image(self._request.limits.memory)
@@ -472,7 +470,7 @@ class AsyncSession:
         return self._overlay, await self.opened()
 
     async def aclose(self) -> None:
-        """End it: nothing of it is left when this returns. Safe to call twice."""
+        """End the session: nothing of it is left when this returns. Safe to call twice."""
         self._over = self._over or "it was closed"
         if self._timer is not None:
             self._timer.cancel()
@@ -501,15 +499,15 @@ class AsyncSession:
         return await self._run({"code": code, "language": language}, options)
 
     async def bash(self, script: str, **options: Unpack[RunOptions]) -> Result:
-        """Run a Bash script. Where it ends up and what it exports is where the next run begins."""
+        """Run a Bash script. The next run starts where it ended, with the variables that it exported."""
         return await self.run(script, "bash", **options)
 
     async def javascript(self, code: str, **options: Unpack[RunOptions]) -> Result:
-        """Run JavaScript, in a process of its own: files stay, variables don't."""
+        """Run JavaScript in its own process: files stay, its variables don't."""
         return await self.run(code, "javascript", **options)
 
     async def command(self, command: str | Iterable[str], **options: Unpack[RunOptions]) -> Result:
-        """Run a command: a text is a line of Bash, a list is a program and its arguments."""
+        """Run a command: a string is a line of Bash, a list is a program with its arguments."""
         if isinstance(command, str):
             return await self.run(command, "bash", **options)
         argv = intake.words("argv", command)
@@ -526,24 +524,23 @@ class AsyncSession:
         whole_output: bool = False,
         **options: Unpack[ProcessOptions],
     ) -> AsyncSessionProcess:
-        """Start a command in the background: a text is a line of Bash, a list is a program and its arguments.
+        """Start a command in the background: a string is a line of Bash, a list is a program with its arguments.
 
         Args:
-            command: What to run. It begins where the last run ended up, with the variables that were exported.
-            env: More variables.
-            cwd: Where it begins instead, a path of the session.
-            pty: Whether it gets a terminal; then all that it prints comes as stdout.
-            size: The rows and columns of its terminal.
-            whole_output: Whether its streams give all that is printed, up to `output_total`; else they give as much as
-                the result keeps.
+            command: What to run, in the directory where the last run ended, with the variables that were exported.
+            env: Further environment variables.
+            cwd: Another working directory, a path inside the session.
+            pty: Whether it gets a terminal; then all its output is stdout.
+            size: The rows and columns of its terminal; by default 24 and 80.
+            whole_output: Let its streams yield all output up to `output_total`, not only as much as the result keeps.
             options: `timeout`, `policy`, `reason`, `requester`, `label`.
 
         Returns:
-            The process: read its `stdout_stream()`, `write_stdin()`, `signal()`, `wait()`, `close()` it. It ends with
-            the session at the latest.
+            The process, with `stdout_stream()`, `write_stdin()`, `signal()`, `wait()` and `close()`. It ends with the
+            session at the latest.
 
         Raises:
-            Refused: Policy, or a person, said no.
+            Refused: Policy or a person refused it.
             BackendError: The session has ended.
         """
         process = self.process(command, env=env, cwd=cwd, pty=pty, size=size, whole_output=whole_output, **options)
@@ -584,17 +581,17 @@ class AsyncSession:
 
     @property
     def processes(self) -> list[AsyncProcess]:
-        """Those in the background that have not ended."""
+        """The background processes that have not ended."""
         return [process for task, process in self._processes.items() if not task.done()]
 
     def stream(self, code: str, language: Language = "python", **options: Unpack[RunOptions]) -> AsyncSessionRun:
         """Run source text and follow it: `async with … as run`, `async for event in run` (a `Chunk` of output or a
-        `Display`), then `run.result`. While nobody asks for the next event the code waits, once it has printed a lot.
+        `Display`), then `run.result`. If nobody asks for the next event, the code is blocked once it has printed a lot.
         """
         return self._stream({"code": code, "language": language}, _without_callbacks(options))
 
     def stream_command(self, argv: Iterable[str], **options: Unpack[RunOptions]) -> AsyncSessionRun:
-        """Run a program with its arguments, and follow it as `stream` does."""
+        """Run a program with its arguments and follow it as `stream` does."""
         what = {"argv": intake.words("argv", argv), "language": "command"}
         return self._stream(what, _without_callbacks(options))
 
@@ -624,7 +621,7 @@ class AsyncSession:
         return self._untimed(submission) if options.get("untimed") else submission, turn
 
     def _untimed(self, submission: Submission) -> Submission:
-        """The same, without an end before that of the session; policy judges it by the time of a run."""
+        """Return the submission with the session's lifetime as its time limit. Policy judges the original limit."""
         limits = msgspec.structs.replace(submission.request.limits, time=self._lifetime)
         request = msgspec.structs.replace(submission.request, limits=limits)
         return msgspec.structs.replace(submission, request=request, view=PolicyView.of(request, submission.request))
@@ -666,7 +663,7 @@ class AsyncSession:
 
 
 class AsyncSessionProcess(AsyncProcess):
-    """A process in the background of a session."""
+    """A background process of a session."""
 
     def __init__(
         self,
@@ -690,16 +687,16 @@ class AsyncSessionProcess(AsyncProcess):
 
     @property
     def pid(self) -> int:
-        """Its process id inside, as the session says."""
+        """Its process id inside the session, as the session reports it."""
         return self.turn.pid
 
     def resize(self, rows: int, columns: int) -> None:
-        """Its terminal, if it has one, has another size from now on."""
+        """Resize its terminal, if it has one."""
         self.turn.resize(*_terminal_size(rows, columns))
 
 
 class AsyncSessionRun(AsyncLiveRun):
-    """A run in a session to follow: what it prints and shows, in order; then its `result`."""
+    """A run that is being followed: its output and displays in order, then its `result`."""
 
     def __init__(self, live: Live, executor: AsyncExecutor, submission: Submission, turn: Turn) -> None:
         super().__init__(live, self._submit_followed)
@@ -719,7 +716,7 @@ class AsyncSessionRun(AsyncLiveRun):
 
     @property
     def traceback(self) -> str:
-        """The traceback of what ended it, without secrets; empty if there is none, or it was printed."""
+        """The traceback of the exception that ended it, redacted; empty if there is none, or if it was printed."""
         return clean(self._turn.traceback, self._redactor)[0]
 
     async def _wait(self) -> None:
@@ -727,7 +724,7 @@ class AsyncSessionRun(AsyncLiveRun):
         await super()._wait()
 
     async def next_event(self) -> Event | None:
-        """The next piece of output or display; None when the run has ended and everything was given."""
+        """Return the next chunk of output or display; None after the last one."""
         return await self.next_chunk()
 
 
@@ -741,8 +738,8 @@ class Followed(Protocol):
 
 
 async def deliver(run: Followed, options: RunOptions) -> Result:
-    """Call the callbacks in the options with each event. If one raises, the run goes on to its end all the same, and
-    then `CallbackError` is raised."""
+    """Call the callbacks in the options with each event, and return the result. If a callback raises, the run still
+    continues to its end; then `CallbackError` is raised."""
     failure: Exception | None = None
     while (event := await run.next_event()) is not None:
         call = _callback(event, options)
@@ -752,7 +749,7 @@ async def deliver(run: Followed, options: RunOptions) -> Result:
             answer = call(event.text if isinstance(event, Chunk) else event)
             if inspect.isawaitable(answer):
                 await answer
-        except Exception as error:  # the caller's own bug, whatever it is: told below
+        except Exception as error:  # the caller's bug: raised below
             failure = error
     if failure is not None:
         raise CallbackError(failure, run.result) from failure
@@ -773,8 +770,8 @@ def _callback(event: Event, options: RunOptions) -> Callable[[Any], Any] | None:
 
 
 async def _all_opened(copies: list[AsyncSession], image: Image, patch: int) -> None:
-    """Open all of them, some at a time; if one can't be, raise what it raised when the others are done."""
-    few = asyncio.Semaphore(_OPENING)
+    """Open all copies, several at a time. If one fails, wait for the others and raise its error."""
+    few = asyncio.Semaphore(_MAX_OPENING)
 
     async def open_one(copy: AsyncSession) -> None:
         async with few:
@@ -805,7 +802,7 @@ def _positive(name: str, seconds: Any) -> float:
 
 
 class SessionRun(Driven[AsyncSessionRun]):
-    """A run in a session to follow: what it prints and shows, in order; then its `result`."""
+    """A run that is being followed: its output and displays in order, then its `result`."""
 
     @property
     def result(self) -> Result:
@@ -820,10 +817,10 @@ class SessionRun(Driven[AsyncSessionRun]):
 
 
 class Session(Driven[AsyncSession]):
-    """A Python that keeps its variables, in a cell of its own. Use it as a context manager, or call `close` when done.
+    """A Python that keeps its variables, in its own cell. Use it as a context manager, or call `close` when done.
 
-    Without an `executor`, on the one that all callers of this process share. Any number of threads may use it; one of
-    their runs goes on at a time.
+    Without an `executor` it uses the one behind `redoma.run`. Any number of threads may share a session; their runs
+    take turns.
     """
 
     def __init__(self, executor: Executor | None = None, **options: Unpack[SessionOptions]) -> None:
@@ -855,10 +852,11 @@ class Session(Driven[AsyncSession]):
         env: Mapping[str, str] | None = None,
         cwd: str = "",
         pty: bool = False,
+        size: tuple[int, int] | None = None,
         **options: Unpack[ProcessOptions],
     ) -> Process:
         """Start a command in the background: see `AsyncSession.start`."""
-        process = self._executor.wait(self.core.start(command, env=env, cwd=cwd, pty=pty, **options))
+        process = self._executor.wait(self.core.start(command, env=env, cwd=cwd, pty=pty, size=size, **options))
         return Process(process, self._executor)
 
     def stream(self, code: str, language: Language = "python", **options: Unpack[RunOptions]) -> SessionRun:
@@ -870,7 +868,7 @@ class Session(Driven[AsyncSession]):
         return SessionRun(self.core.stream_command(argv, **options), self._executor)
 
     def fork(self, n: int = 1) -> list[Session]:
-        """Copy it, as it is now: see `AsyncSession.fork`."""
+        """Return copies of the session as it is now: see `AsyncSession.fork`."""
         return [Session._of(core, self._executor) for core in self._executor.wait(self.core.fork(n))]
 
     @classmethod
@@ -882,7 +880,7 @@ class Session(Driven[AsyncSession]):
 
     @property
     def processes(self) -> list[Process]:
-        """Those in the background that have not ended."""
+        """The background processes that have not ended."""
         return [Process(process, self._executor) for process in self.core.processes]
 
     @property

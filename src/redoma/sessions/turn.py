@@ -1,8 +1,8 @@
 """One run in an open session, as a backend: the pipeline treats it like any other run.
 
-The time-out, the limit on output and a caller who goes away all end a run in the same way: it is interrupted; if it has
-not ended after a while, its command is killed, and if it is Python, which shares its process with the variables of the
-session, the session is ended.
+The time-out, the limit on output and a cancelled caller all end a run in the same way: it is interrupted. If it has not
+ended after a while, a command is killed. For Python, which shares its process with the variables of the session, the
+session is ended.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from . import driver, frames
 from .channel import Channel, Done, framed
 
 MAX_VALUE = 1 << 20
-_SMALL = 4 << 10  # bytes of a value that are read sooner than a thread is found
+_SMALL = 4 << 10  # bytes of a value that is decoded faster than it is handed to a thread
 LANGUAGES: frozenset[Language] = frozenset({"python", "bash", "javascript", "command", OTHER})
 
 
@@ -35,23 +35,24 @@ class Home(Protocol):
     name: str
     reach: Reach
     grace: float
-    """Seconds that a run has to end after it was interrupted."""
+    """Seconds that an interrupted run has to end."""
     lock: asyncio.Lock
-    """Held by the run that goes on."""
+    """Held by the current run."""
     current: Turn | None
 
     @property
     def isolation(self) -> Isolation: ...
 
     async def opened(self) -> Channel:
-        """Its channel; it is opened first if need be. Raises `BackendError` if it has ended or can't be opened."""
+        """Return its channel, which is opened if necessary. Raises `BackendError` if the session has ended or can't be
+        opened."""
 
 
 class Turn:
-    """A backend for one request: it runs in the session `home`, as soon as no other does.
+    """A backend for one request: runs it in the session `home` when no other run is in progress.
 
-    `context` names the variables that it sees, `directory` is where this run of Python takes place, if not where the
-    last one ended. With `traceback_apart` a traceback is not printed, with `charts` figures are shown as data, too.
+    `context` names its set of variables; `directory` is the working directory of a run of Python, by default where the
+    last one ended. With `traceback_apart` a traceback is not printed; with `charts` figures are also shown as data.
     """
 
     def __init__(
@@ -65,11 +66,11 @@ class Turn:
     ) -> None:
         self.name, self.reach = home.name, home.reach
         self.began: Callable[[], None] | None = None
-        """Called when it begins to run: not where somebody has refused it."""
+        """Called when it begins to run; not if it was refused."""
         self._home, self.context = home, context
         self._directory, self._traceback_apart, self._charts = directory, traceback_apart, charts
         self.traceback = ""
-        """The traceback of what ended it, if it is wanted apart; as the code has it, with its secrets."""
+        """The traceback of the exception that ended it, with `traceback_apart`. Not redacted."""
         self._on_display: Callable[[Display], None] | None = None
         self._channel: Channel
         self._sink: Sink
@@ -109,19 +110,18 @@ class Turn:
                 await self._channel.write(message)
                 await self._wait(request.limits.time)
             except BaseException:
-                # Whoever waited is gone. The session stays, if the run can be made to end.
+                # The caller is gone. The session continues if the run can be ended.
                 self._stopped = self._stopped or Status.KILLED
                 await uncancellable(self._make_it_end())
                 raise
             finally:
                 self._home.current = None
                 self._channel.forget("run", self._number)
-                self.read()  # nobody else will
+                self.read()  # its output counts as read: nobody else will read it
             return await self._outcome(request, time.monotonic() - start)
 
     def follow(self, on_display: Callable[[Display], None]) -> None:
-        """Somebody follows it: what it shows goes there, with its secrets; and what it prints counts as read only when
-        `read` says so."""
+        """Pass each display on, not redacted; and count output as read only when `read` is called."""
         self._on_display = on_display
 
     def interrupt(self) -> None:
@@ -129,7 +129,7 @@ class Turn:
         self._channel.post({"do": "interrupt", "run": self._number})
 
     async def aclose(self) -> None:
-        """Does nothing: the session belongs to the caller."""
+        """Does nothing: the session belongs to its caller."""
 
     def _message(self, request: Request) -> bytes:
         if request.language == "python":
@@ -146,27 +146,27 @@ class Turn:
         return framed({**head, "run": self._number, "source": len(source)}, source + request.stdin)
 
     async def _wait(self, seconds: float) -> None:
-        """Wait for the end; when the time is over, see to it."""
+        """Wait for the end of the run; end it when its time is over, or when it has printed too much."""
         if not await self._ends_within(seconds, self._too_much):
             self._stopped = self._stopped or Status.TIMEOUT
             await self._make_it_end()
 
     async def _ends_within(self, seconds: float, *reasons: asyncio.Future[None]) -> bool:
-        """Whether it, or the session, has ended by then, or when one of the `reasons` not to wait is there."""
+        """Wait for the end of the run or the session, or until one of `reasons` is done. Returns whether it ended."""
         waits: list[asyncio.Future[Any]] = [self._done, self._channel.ended, *reasons]
         if not any(each.done() for each in waits):
             await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         return self._done.done() or self._channel.ended.done()
 
     async def _make_it_end(self) -> None:
-        self.read()  # it must not have to wait for a reader now
+        self.read()  # otherwise it might be blocked by a slow reader
         for order in ("interrupt", "kill"):
             self._channel.post({"do": order, "run": self._number})
             if await self._ends_within(self._home.grace / 2):
                 return
         await self._channel.close("a run did not end when it was interrupted")
 
-    # --- what the driver says; see `channel.Listener` ---
+    # --- messages of the driver: see `channel.Listener` ---
 
     def out(self, stream: Stream, data: bytes) -> bool:
         if self._flooded:
@@ -180,7 +180,7 @@ class Turn:
         return True
 
     def read(self) -> None:
-        """Whoever follows the run has used all that it got so far."""
+        """Count all output so far as read."""
         unread, self._unread = self._unread, 0
         if unread:
             self._channel.read(unread)
@@ -201,9 +201,9 @@ class Turn:
             self._done.set_result((said, value))
 
     def exited(self, status: int) -> None:
-        """Only processes in the background do."""
+        """Does not happen to a run: only background processes exit."""
 
-    # --- what it comes to ---
+    # --- the outcome ---
 
     async def _outcome(self, request: Request, wall: float) -> Outcome:
         if not self._done.done():
@@ -234,7 +234,7 @@ class Turn:
         return msgspec.structs.replace(outcome, **changes)
 
     def _lost(self, limits: Limits, wall: float) -> Outcome:
-        """The session has ended while it ran, by itself or because we had to end it."""
+        """Return the outcome of a run during which the session ended, by itself or because we ended it."""
         end = self._channel.outcome
         if self._stopped is not None:
             why = _WHY[self._stopped].format(limits)
@@ -258,15 +258,15 @@ class Turn:
 
 
 class ProcessTurn:
-    """A backend for one command in the background of the session `home`: it goes on while others run."""
+    """A backend for one background command of the session `home`: it runs beside other runs."""
 
     def __init__(self, home: Home, *, pty: bool, size: tuple[int, int] | None = None, cwd: str = "") -> None:
         self.name, self.reach = home.name, home.reach
         self.began: Callable[[], None] | None = None
-        """Called when it begins to run: not where somebody has refused it."""
+        """Called when it begins to run; not if it was refused."""
         self._home, self._pty, self._size, self._cwd = home, pty, size, cwd
         self.pid = 0
-        """Its process id inside, once it has been started."""
+        """Its process id inside the session, once it has been started."""
         self._channel: Channel
         self._sink: Sink
         self._exit: asyncio.Future[int]
@@ -323,10 +323,10 @@ class ProcessTurn:
         ).outcome(request.limits, isolation=self._channel.isolation, usage=Usage(wall=time.monotonic() - start))
 
     async def aclose(self) -> None:
-        """Does nothing: the session belongs to the caller."""
+        """Does nothing: the session belongs to its caller."""
 
     async def _begin(self, request: Request) -> str:
-        """Start it; what went wrong if it can't be."""
+        """Start it. Returns the error if that fails, else an empty text."""
         bash = request.language == "bash"
         answer, _ = await self._channel.ask(
             {
@@ -351,7 +351,7 @@ class ProcessTurn:
                 piece = data[start : start + frames.CHUNK]
                 last = ends and start + frames.CHUNK >= len(data)
                 if piece or last:
-                    # It may never read that: its own business.
+                    # Without a time limit: it may never read that.
                     await self._channel.ask(
                         {"do": "input", "process": self._number, "ends": last}, piece, patience=None
                     )
@@ -361,7 +361,7 @@ class ProcessTurn:
             ends = not data
 
     def resize(self, rows: int, columns: int) -> None:
-        """Its terminal has another size from now on."""
+        """Resize its terminal."""
         self._channel.post({"do": "resize", "process": self._number, "rows": rows, "columns": columns})
 
     def _signal(self, number: int) -> None:
@@ -375,7 +375,7 @@ class ProcessTurn:
             await self._kill()
 
     async def _kill(self) -> None:
-        """Its program dies at once; if the driver doesn't say so, the session is ended."""
+        """Kill its program. If the driver doesn't report its end, the session is ended."""
         self._signal(signal.SIGKILL)
         waits: list[asyncio.Future[Any]] = [self._exit, self._channel.ended]
         await asyncio.wait(waits, timeout=self._home.grace, return_when=asyncio.FIRST_COMPLETED)
@@ -389,10 +389,10 @@ class ProcessTurn:
         return True
 
     def shown(self, representations: dict[str, bytes], is_value: bool) -> None:
-        """Only runs of Python show something."""
+        """Does not happen to a process: only runs of Python show something."""
 
     def done(self, said: Done, value: bytes) -> None:
-        """Only runs are."""
+        """Does not happen to a process: only runs are done."""
 
     def exited(self, status: int) -> None:
         if not self._exit.done():
@@ -407,7 +407,7 @@ _WHY = {
 
 
 def _decoded(data: bytes) -> Any:
-    """A value, as the session reports it; None if it is none that we take."""
+    """Return a value that the session reported; None if it is invalid."""
     if not data:
         return None
     try:
@@ -421,5 +421,5 @@ def _content(kind: str, data: bytes) -> str | bytes:
 
 
 def _name(claimed: str | None) -> str | None:
-    """The name of an exception; None if what is claimed is no name."""
+    """Return the name of an exception; None if it is not a valid name."""
     return claimed if claimed and len(claimed) < 200 and claimed.isidentifier() else None

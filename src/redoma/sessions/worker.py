@@ -1,9 +1,9 @@
-"""The Python of a session: it runs code, keeps its variables, and tells the driver what came of it. Inner: loaded in
-cells and containers, so it needs nothing but the standard library of Python 3.9.
+"""The worker: the Python of a session. It runs code, keeps its variables, and reports to the driver. Loaded in cells
+and containers, so it uses only the standard library of Python 3.9.
 
-The code runs in this process and may change everything here, so nothing that is said is believed further out. What is
-done for order's sake: no thread of ours (`os.fork` in the code works as ever), a channel that its programs don't
-inherit, and Ctrl-C that only ever meets the code, not us.
+The code runs in this process and can change everything here, so nothing that is reported is trusted outside. For
+well-behaved code: there is no thread of ours (`os.fork` works), its programs don't inherit the channel, and Ctrl-C
+interrupts only the code, not us.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 MAIN = "main"
 """The context that is the module `__main__`."""
 _MAX_ERROR = 65536  # characters
-_MAX_TRACEBACK = 16384  # characters, with the error less than a head of a frame may have
+_MAX_TRACEBACK = 16384  # characters; with the error, it fits into the head of a frame
 _MAX_KEPT = 200  # runs whose source is kept for tracebacks
 _MAX_SOURCE = 1 << 18  # characters of such a source
 _MAX_CONTEXTS = 100
@@ -47,13 +47,13 @@ _raw_signal = importlib.import_module("_signal")
 
 
 class Worker:
-    """Takes one run after the other from `channel`. The code may make calls `recursion` deep. Where sessions can be
-    copied, the `imager` does it."""
+    """Takes runs from `channel`, one after the other. The code may make calls `recursion` deep. With an `imager` the
+    session can be forked."""
 
     def __init__(self, channel: socket.socket, recursion: int, imager: Any = None) -> None:
         self._channel, self._recursion, self._imager = channel, recursion, imager
         self._deepest = 0
-        self._given: list[int] = []  # descriptors that came with messages
+        self._given: list[int] = []  # descriptors that were passed with messages
         self._reader = Reader()
         self._frames: list[tuple[bytes, bytes]] = []
         self._pid = os.getpid()
@@ -67,7 +67,7 @@ class Worker:
         self._displays = displays.Displays(self._show, charts=charts)
 
     def serve(self) -> NoReturn:
-        """Run what comes, until the driver is gone."""
+        """Serve until the driver is gone."""
         _ignore_interrupts()
         _reseed()
         displays.watch_pyplot(self._displays)
@@ -83,7 +83,7 @@ class Worker:
                 elif head["do"] == "forget":
                     self._forget(head)
             except KeyboardInterrupt:
-                continue  # it came too late
+                continue  # the run that it was meant for has ended
 
     def _receive(self) -> tuple[dict[str, Any], bytes]:
         while not self._frames:
@@ -117,7 +117,7 @@ class Worker:
             if stdin:
                 _use_input(b"")
             _go_to(back)
-        except BaseException as error:  # Ctrl-C between two steps of ours, or what can't be undone
+        except BaseException as error:  # Ctrl-C between two steps of ours, or a directory that is gone
             said, result = self._failure(error), b""
         _set_variables(before)
         if os.getpid() != self._pid:  # the code has forked, and this is the child at the end of its program
@@ -126,7 +126,7 @@ class Worker:
         self._tell({"is": "done", "run": self._run, **said, **self._moved()}, result)
 
     def _complete(self, head: dict[str, Any]) -> None:
-        """The names that begin so, and attributes of what has a name."""
+        """Answer with the completions of a text."""
         import rlcompleter
 
         found: list[str] = []
@@ -135,19 +135,19 @@ class Worker:
             while len(found) < 200 and (name := completer.complete(head["text"], len(found))) is not None:
                 found.append(name)
         except Exception:
-            found = []  # an attribute of the code's own raised something
+            found = []  # a property of the code's own raised
         self._tell({"is": "answer", "id": head["id"]}, json.dumps(found).encode())
 
     def _forget(self, head: dict[str, Any]) -> None:
         """Drop the variables of a context."""
         namespace = self._contexts.pop(head["context"], {})
         kept: dict[str, Any] = {name: namespace[name] for name in ("__name__", "__builtins__") if name in namespace}
-        namespace.clear()  # also of functions that somebody still refers to
+        namespace.clear()  # functions that are still referred to lose them, too
         namespace.update(kept)
         self._tell({"is": "answer", "id": head["id"]})
 
     def _follow(self, head: dict[str, Any]) -> None:
-        """Go where the session's commands went, and have the variables that they exported."""
+        """Take over the directory and the variables that commands of the session left."""
         if head.get("cwd"):
             self._directory = head["cwd"]
             os.chdir(self._directory)
@@ -157,7 +157,7 @@ class Worker:
             self._environment = _environment()
 
     def _moved(self) -> dict[str, Any]:
-        """Where the code went, and what it exported, for the commands that follow."""
+        """Return the directory and the variables, if the code changed them, for the commands that follow."""
         moved: dict[str, Any] = {}
         if (directory := _directory()) != self._directory:
             moved["cwd"] = self._directory = directory
@@ -168,7 +168,7 @@ class Worker:
     # --- copies ---
 
     def _fork(self, head: dict[str, Any]) -> None:
-        """Write a copy of this process to the file that came along. The copy goes on here, too, in its own cell."""
+        """Write an image of this process to the file that was passed. Copies continue here, too, in their own cells."""
         file = self._given.pop()
         self._follow(head)
         try:
@@ -186,7 +186,7 @@ class Worker:
         self._tell({"is": "ready"})
 
     def _save(self, file: int, head: dict[str, Any]) -> dict[str, Any]:
-        """Fork; the child is what is written. Returns what came of it; and nothing in a copy."""
+        """Fork; the child writes itself. Returns the answer for the driver; in a copy, an empty one."""
         self._end_loop()
         umask = os.umask(0)
         os.umask(umask)
@@ -212,7 +212,8 @@ class Worker:
         return json.loads(answer) if answer else killed
 
     def _end_loop(self) -> None:
-        """An event loop has descriptors that no copy can have. Without tasks, there can be another later."""
+        """Close the event loop, whose descriptors can't be copied; a new one is made when needed. Raises `Refused` if
+        it has tasks."""
         if self._loop is None or self._loop.is_closed():
             return
         if sys.modules["asyncio"].all_tasks(self._loop):
@@ -222,7 +223,7 @@ class Worker:
     # --- one run ---
 
     def _evaluate(self, head: dict[str, Any], source: str) -> tuple[dict[str, Any], bytes]:
-        """Run it; what is to be said of it, and the value of its last expression as JSON."""
+        """Run it. Returns the fields of the report, and the value of the last expression as JSON."""
         result = b""
         try:
             try:
@@ -251,8 +252,8 @@ class Worker:
             _flush()
 
     def _parse(self, source: str) -> list[types.CodeType]:
-        """The code, and its last expression if it ends with one, without a `;`. `await` may stand outside of
-        functions."""
+        """Compile the code, and separately its last expression, if it ends with one and not with `;`. `await` is
+        allowed outside of functions."""
         name = f"<run {self._run}>"
         if len(source) <= _MAX_SOURCE:
             linecache.cache[name] = len(source), None, source.splitlines(True), name
@@ -260,7 +261,7 @@ class Worker:
             if len(self._kept) > _MAX_KEPT:
                 linecache.cache.pop(self._kept.pop(0), None)
         tree = ast.parse(source, name)
-        quiet = source.rstrip().endswith(";") and "#" not in source.rpartition("\n")[2]  # as notebooks have it
+        quiet = source.rstrip().endswith(";") and "#" not in source.rpartition("\n")[2]  # as in notebooks
         if not tree.body or quiet or not isinstance(last := tree.body[-1], ast.Expr):
             return [compile(tree, name, "exec", flags=_AWAIT, dont_inherit=True)]
         tree.body.pop()
@@ -276,7 +277,7 @@ class Worker:
         return found if len(program) > 1 else None
 
     def _event_loop(self) -> Any:
-        """One for the whole session: what a run leaves on it goes on when another run awaits something."""
+        """Return the event loop of the session. Tasks that a run leaves there continue when another run awaits."""
         import asyncio
 
         if self._loop is None or self._loop.is_closed():
@@ -296,7 +297,7 @@ class Worker:
         return self._contexts[name]
 
     def _failure(self, error: BaseException, hint: str = "") -> dict[str, Any]:
-        """Print it as the interpreter would, from the code's first frame on, or say so apart."""
+        """Print the traceback as the interpreter would, starting with the code's first frame; or return it apart."""
         frames, apart = error.__traceback__, ""
         while frames is not None and not frames.tb_frame.f_code.co_filename.startswith("<run "):
             frames = frames.tb_next
@@ -305,7 +306,7 @@ class Worker:
             if not self._prints_tracebacks:
                 apart = "".join(traceback.format_exception(type(error), error, frames))
             elif sys.excepthook is sys.__excepthook__:
-                traceback.print_exception(type(error), error, frames)  # unlike that one, it finds our sources
+                traceback.print_exception(type(error), error, frames)  # unlike the default hook, it finds our sources
             else:
                 sys.excepthook(type(error), error, frames)
         except BaseException:
@@ -314,7 +315,7 @@ class Worker:
             text = f"{type(error).__name__}: {error}"
         except BaseException:
             text = type(error).__name__
-        # The interpreter's own has no words, and numpy's is of a kind of its own; code that raises one says something.
+        # The interpreter's MemoryError has no arguments, and numpy's is a subclass. One that code raises has a text.
         memory = isinstance(error, MemoryError) and (type(error) is not MemoryError or not error.args)
         name, text = _encodable(type(error).__name__[:200]), _encodable(text[:_MAX_ERROR])
         said = {"exception": name, "error": text + hint, "memory": memory, "exit": 1}
@@ -323,7 +324,7 @@ class Worker:
     # --- to the driver ---
 
     def _show(self, types_: list[tuple[str, int]], body: bytes, is_value: bool) -> None:
-        """Returns when the driver has it: what is printed from now on comes after it."""
+        """Send a display. Returns when the driver has it, so that later output comes after it."""
         if os.getpid() == self._pid:
             _flush()
             head = {"is": "display", "run": self._run, "types": types_}
@@ -337,7 +338,7 @@ class Worker:
 
 
 def _set_variables(variables: dict[str, str | None]) -> dict[str, str | None]:
-    """Have these variables, or not have those that are None; what they were before."""
+    """Set variables, and remove those that are None. Returns their previous values."""
     before = {name: os.environ.get(name) for name in variables}
     for name, value in variables.items():
         if value is None:
@@ -348,12 +349,12 @@ def _set_variables(variables: dict[str, str | None]) -> dict[str, str | None]:
 
 
 def _environment() -> dict[Any, Any]:
-    """The variables, to be compared: as they are kept, since decoding them takes as long as a short run."""
+    """Return the variables for comparison, not decoded: decoding takes as long as a short run."""
     return dict(getattr(os.environ, "_data", os.environ))
 
 
 def _go_to(directory: str | None) -> str | None:
-    """Change to a directory, if there is one; where we were, None if we have not moved. Raises `OSError`."""
+    """Change to a directory, if one is given. Returns the previous one, or None if none was given."""
     if not directory:
         return None
     before = _directory()
@@ -362,7 +363,7 @@ def _go_to(directory: str | None) -> str | None:
 
 
 def _ignore_interrupts() -> Any:
-    """Have Ctrl-C mean nothing; returns what it meant before. One that came just before is raised here: it is late."""
+    """Ignore Ctrl-C. Returns the previous handler. A Ctrl-C that came just before is raised here, and too late."""
     while True:
         try:
             before = _raw_signal.signal(signal.SIGINT, _raw_signal.SIG_IGN)
@@ -372,15 +373,15 @@ def _ignore_interrupts() -> Any:
 
 
 def _reseed() -> None:
-    """Draw other random numbers than whoever was forked from the driver before."""
-    # Not `numpy.random`, which is imported when it is first used: that takes longer than all else of a copy.
+    """Seed anew, so that no two forks draw the same random numbers."""
+    # Not by the attribute `numpy.random`, which imports it: that would take most of the time of a fork.
     for name in ("random", "numpy.random"):
         if name in sys.modules:
             sys.modules[name].seed()
 
 
 def _use_input(data: bytes) -> None:
-    """Have the code read this, from a file without a name; nothing at all if there is none."""
+    """Make this the standard input of the code, from an unnamed file; without data, an empty one."""
     with tempfile.TemporaryFile() if data else open(os.devnull, "rb") as file:
         if data:
             file.write(data)
@@ -394,7 +395,7 @@ def _reason(error: BaseException) -> str:
 
 
 def _encodable(text: str) -> str:
-    """Text that is UTF-8: with escapes for halves of characters."""
+    """Return the text with surrogates escaped, so that it can be encoded as UTF-8."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
@@ -403,7 +404,7 @@ def _flush() -> None:
         try:
             stream.flush()
         except BaseException:  # noqa: S112
-            continue  # the code's own doing: it has closed it, or put something else there
+            continue  # the code has closed or replaced it
 
 
 def _directory() -> str:
@@ -414,7 +415,7 @@ def _directory() -> str:
 
 
 def _exit_code(leaving: SystemExit) -> int:
-    """As the interpreter itself has it: a number, nothing, or a last word on stderr."""
+    """Return the exit status as the interpreter does; a text is printed to stderr."""
     if leaving.code is None:
         return 0
     if isinstance(leaving.code, int):
@@ -424,11 +425,20 @@ def _exit_code(leaving: SystemExit) -> int:
 
 
 def _hint(source: str) -> str:
-    """What to write instead of a line that only a notebook's shell understands."""
+    """Return what to write instead of a line that only IPython understands."""
     for line in source.splitlines():
         text = line.strip()
-        if text.startswith("!"):
-            return f" (a line that begins with ! is no Python: use session.command({text[1:].strip()!r}))"
-        if text.startswith("%"):
-            return " (a line that begins with % is no Python: a session has none of IPython's commands)"
+        if not text.startswith(("!", "%")):
+            continue
+        command = text[1:].strip()
+        first, _, rest = command.partition(" ")
+        if first in ("pip", "conda"):
+            instead = "a session installs nothing: create an environment with `redoma env create NAME PACKAGE...`"
+        elif first == "cd":
+            instead = f"use os.chdir({rest.strip()!r})"
+        elif text.startswith("!"):
+            instead = f"use session.command({command!r})"
+        else:
+            instead = "a session has none of IPython's commands"
+        return f" (a line that begins with {text[0]} is no Python: {instead})"
     return ""
