@@ -350,8 +350,8 @@ def test_processes_and_copies_there_are_like_those_here(client: redoma.Client) -
         assert (process.wait(), process.stderr_stream().read_all(), process.result.ok) == (0, "bye\n", True)
         endless = session.start(["sleep", "600"], pty=True, size=(30, 90))
         endless.resize(40, 100)
-        endless.signal(2)
-        assert endless.wait() == 130
+        endless.signal(15)
+        assert endless.wait() == 143
         with session.start(["sleep", "600"]) as closed:
             assert closed.pid > 1
         with pytest.raises(redoma.RedomaError, match="ended early"):

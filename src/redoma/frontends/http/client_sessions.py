@@ -21,7 +21,7 @@ from ...exec import AsyncProcess, Output
 from ...lib.errors import InvalidRequest, RedomaError, Refused, ServiceError
 from ...models import Chunk, Effect, Isolation, Language, Result
 from ...pipeline.loop import SharedLoop
-from ...pipeline.sync import Driven, Executor, driven, driven_end, wrapped
+from ...pipeline.sync import Driven, Executor, driven, driven_end
 from ...sessions.channel import Answer
 from ...sessions.folder import AsyncFiles, FilesOfSession
 from ...sessions.session import Event, RunOptions, SessionUsage, deliver
@@ -481,14 +481,22 @@ class RemoteSessionRun(Driven[AsyncRemoteSessionRun]):
 class RemoteProcess(Driven[AsyncRemoteProcess]):
     """A process in the background of a session of a service: talk to it, `wait` for it, `close` it."""
 
-    stdout_stream = wrapped(AsyncRemoteProcess.stdout_stream, Output)
-    stderr_stream = wrapped(AsyncRemoteProcess.stderr_stream, Output)
     write_stdin = driven(AsyncRemoteProcess.write_stdin)
     close_stdin = driven(AsyncRemoteProcess.close_stdin)
     signal = driven(AsyncRemoteProcess.signal)
     resize = driven(AsyncRemoteProcess.resize)
-    wait = driven(AsyncRemoteProcess.wait)
     close = driven_end(AsyncRemoteProcess.close)
+
+    def stdout_stream(self) -> Output:
+        """Return its output stream."""
+        return Output(self.core.stdout_stream(), _loop)
+
+    def stderr_stream(self) -> Output:
+        return Output(self.core.stderr_stream(), _loop)
+
+    def wait(self) -> int:
+        """Wait for its end. Returns its exit status as in a shell."""
+        return _loop.wait(self.core.wait())
 
     @property
     def pid(self) -> int:

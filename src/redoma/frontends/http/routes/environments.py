@@ -11,7 +11,7 @@ from litestar.params import Body, PathParameter
 
 from ....environments import Environment, Store
 from ....environments.requirements import requirements
-from ....lib.errors import UnknownEnvironment
+from ....lib.errors import InvalidRequest
 from ....pipeline.packages import store_of
 from ..access import service_of
 from ..bodies import Done, EnvironmentBody, EnvironmentList
@@ -31,7 +31,7 @@ def _store(request: Asked) -> Store:
 async def _found(request: Asked, name: str) -> Environment:
     try:
         return await asyncio.to_thread(_store(request).find, name)
-    except UnknownEnvironment:
+    except InvalidRequest:  # none has that name, or none can have it
         raise not_found("environment") from None
 
 
