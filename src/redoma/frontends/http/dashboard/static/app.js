@@ -146,7 +146,7 @@ function play() {
   });
 }
 
-// Keys: Ctrl+Enter sends the form one writes in; a and d go to the answer of an approval; j and k walk through a list.
+// Keys: Ctrl+Enter sends the form one writes in; r goes to the reason of an approval; j and k walk through a list.
 function listen() {
   document.addEventListener("keydown", (event) => {
     const typing = event.target.closest("input, textarea, select");
