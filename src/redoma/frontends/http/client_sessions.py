@@ -353,16 +353,20 @@ class AsyncRemoteProcess(AsyncProcess):
         loop = asyncio.get_running_loop()
         # A thread of its own: the loop has few, and this one waits for as long as the process lives.
         threading.Thread(target=_pass_on, args=(lines, loop, events.put_nowait), daemon=True).start()
-        result, note = None, ""
+        result, note, followed = None, "", False
         try:
             while (event := await events.get()) is not None:
                 if isinstance(event, Exception):
                     raise event
                 name, data = event
                 if name == "output":
+                    followed = True
                     self._printed[data["stream"]].add(data["text"])
                 elif name == "result":
                     result = plain.result_of(data)
+                    if not followed:  # it had ended before we asked: the service has its result alone
+                        self._printed["stdout"].add(result.stdout)
+                        self._printed["stderr"].add(result.stderr)
                 elif name == "state":
                     note = data["note"]
         finally:
