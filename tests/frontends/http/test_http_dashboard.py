@@ -425,7 +425,8 @@ def test_an_approval_is_found_read_and_given_with_the_keyboard(server: Serving, 
     page = tab("maria").page
     page.goto(f"{server.url}/approvals")
     page.wait_for_selector("a.row >> text=by keyboard")
-    while "by keyboard" not in page.evaluate("document.activeElement.textContent"):
+    page.keyboard.press("j")
+    while "by keyboard" not in page.evaluate("document.activeElement.closest('a.row').textContent"):
         page.keyboard.press("j")
     page.keyboard.press("Enter")
     page.wait_for_selector("[data-reason]")
