@@ -119,8 +119,9 @@ async def unless_gone(request: Asked, work: Coroutine[Any, Any, T]) -> T:
 async def _until_gone(request: Asked, doing: asyncio.Future[T]) -> None:
     """Wait until something is done, or its caller has gone away."""
     gone = asyncio.ensure_future(_gone(request))
+    either: set[asyncio.Future[Any]] = {gone, doing}
     try:
-        await asyncio.wait({gone, doing}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
     finally:
         gone.cancel()
 
