@@ -13,8 +13,12 @@ from serving import Serving
 
 def test_an_environment_is_made_used_updated_and_removed(serve: Callable[..., Serving], index: PackageIndex) -> None:
     server = serve()
-    admin = redoma.connect(server.url, key=server.key("boss", "admin"))
-    agent = redoma.connect(server.url, key=server.made["agent"])
+    boss = server.key("boss", "admin")
+    with redoma.connect(server.url, key=boss) as admin, redoma.connect(server.url, key=server.made["agent"]) as agent:
+        _make_use_and_remove(admin, agent, index)
+
+
+def _make_use_and_remove(admin: redoma.Client, agent: redoma.Client, index: PackageIndex) -> None:
     assert agent.environments.list() == []
     with pytest.raises(redoma.ServiceError, match="may not do that"):
         agent.environments.create("greetings", ["greeting"])

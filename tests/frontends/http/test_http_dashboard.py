@@ -263,6 +263,21 @@ def test_cells_memory_and_latency_are_plotted(server: Serving, boss: Visitor) ->
     assert 'aria-label="Memory"' not in Visitor(server, "agent").get("/").body.decode()
 
 
+def test_no_line_of_a_diff_is_hidden_as_if_it_were_a_header() -> None:
+    from redoma.frontends.http.dashboard.looks import diff
+
+    text = "--- a.sql\n+++ a.sql\n@@ -1,2 +1,2 @@\n--- drop nothing\n+++ __import__('os').abort()\n same\n"
+    assert diff(text) == (
+        [
+            ("hunk", "@@ -1,2 +1,2 @@"),
+            ("del", "--- drop nothing"),
+            ("add", "+++ __import__('os').abort()"),
+            ("same", " same"),
+        ],
+        False,
+    )
+
+
 def test_the_playground_works_without_scripts(server: Serving) -> None:
     agent = Visitor(server, "agent")
     answer = agent.post("/playground", code="print('played')", language="python", backend="auto", time="5")
@@ -410,7 +425,8 @@ def test_an_approval_is_found_read_and_given_with_the_keyboard(server: Serving, 
     page = tab("maria").page
     page.goto(f"{server.url}/approvals")
     page.wait_for_selector("a.row >> text=by keyboard")
-    while "by keyboard" not in page.evaluate("document.activeElement.textContent"):
+    page.keyboard.press("j")
+    while "by keyboard" not in page.evaluate("document.activeElement.closest('a.row').textContent"):
         page.keyboard.press("j")
     page.keyboard.press("Enter")
     page.wait_for_selector("[data-reason]")

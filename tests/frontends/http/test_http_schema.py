@@ -64,6 +64,8 @@ def test_no_request_gets_a_500_or_an_answer_that_the_document_does_not_have(
         case = data.draw(operations[name].as_strategy(generation_mode=data.draw(st.sampled_from(MODES))))
         if isinstance(case.body, dict):
             case.body.pop("backend", None)  # containers would take minutes
+            if "packages" in case.body and name == "environment_create":
+                case.body["packages"] = ["no requirement!"]  # an install would take minutes, and reach the index
             if isinstance(case.body.get("limits"), dict):
                 case.body["limits"]["time"] = 1
         if name != "session_close" and data.draw(st.booleans()) and "session_id" in (case.path_parameters or {}):

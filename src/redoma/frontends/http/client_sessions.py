@@ -21,7 +21,7 @@ from ...exec import AsyncProcess, Output
 from ...lib.errors import InvalidRequest, RedomaError, Refused, ServiceError
 from ...models import Chunk, Effect, Isolation, Language, Result
 from ...pipeline.loop import SharedLoop
-from ...pipeline.sync import Driven, Executor, driven, driven_end, wrapped
+from ...pipeline.sync import Driven, Executor, driven, driven_end
 from ...sessions.channel import Answer
 from ...sessions.folder import AsyncFiles, FilesOfSession
 from ...sessions.session import Event, RunOptions, SessionUsage, deliver
@@ -353,16 +353,20 @@ class AsyncRemoteProcess(AsyncProcess):
         loop = asyncio.get_running_loop()
         # A thread of its own: the loop has few, and this one waits for as long as the process lives.
         threading.Thread(target=_pass_on, args=(lines, loop, events.put_nowait), daemon=True).start()
-        result, note = None, ""
+        result, note, followed = None, "", False
         try:
             while (event := await events.get()) is not None:
                 if isinstance(event, Exception):
                     raise event
                 name, data = event
                 if name == "output":
+                    followed = True
                     self._printed[data["stream"]].add(data["text"])
                 elif name == "result":
                     result = plain.result_of(data)
+                    if not followed:  # it had ended before we asked: the service has its result alone
+                        self._printed["stdout"].add(result.stdout)
+                        self._printed["stderr"].add(result.stderr)
                 elif name == "state":
                     note = data["note"]
         finally:
@@ -481,14 +485,22 @@ class RemoteSessionRun(Driven[AsyncRemoteSessionRun]):
 class RemoteProcess(Driven[AsyncRemoteProcess]):
     """A process in the background of a session of a service: talk to it, `wait` for it, `close` it."""
 
-    stdout_stream = wrapped(AsyncRemoteProcess.stdout_stream, Output)
-    stderr_stream = wrapped(AsyncRemoteProcess.stderr_stream, Output)
     write_stdin = driven(AsyncRemoteProcess.write_stdin)
     close_stdin = driven(AsyncRemoteProcess.close_stdin)
     signal = driven(AsyncRemoteProcess.signal)
     resize = driven(AsyncRemoteProcess.resize)
-    wait = driven(AsyncRemoteProcess.wait)
     close = driven_end(AsyncRemoteProcess.close)
+
+    def stdout_stream(self) -> Output:
+        """Return its output stream."""
+        return Output(self.core.stdout_stream(), _loop)
+
+    def stderr_stream(self) -> Output:
+        return Output(self.core.stderr_stream(), _loop)
+
+    def wait(self) -> int:
+        """Wait for its end. Returns its exit status as in a shell."""
+        return _loop.wait(self.core.wait())
 
     @property
     def pid(self) -> int:

@@ -69,11 +69,16 @@ def printed(text: str) -> tuple[str, bool]:
 
 
 def diff(text: str) -> tuple[list[tuple[str, str]], bool]:
-    """The lines of a diff, each with its kind: add, del, hunk or same."""
+    """The lines of a diff without its two headers, each with its kind (add, del, hunk or same); and whether some was
+    left out."""
     whole = visible(text)
     kinds = {"+": "add", "-": "del", "@": "hunk", "\\": "hunk"}
     rows = whole[:MAX_SHOWN].removesuffix("\n").split("\n") if whole else []
-    shown = [(kinds.get(row[:1], "same"), row) for row in rows if not row.startswith(("--- ", "+++ "))]
+    # Only at the beginning: `+++ x` further down is an added line `++ x`, which must not be hidden from anybody.
+    for header in ("--- ", "+++ "):
+        if rows and rows[0].startswith(header):
+            rows = rows[1:]
+    shown = [(kinds.get(row[:1], "same"), row) for row in rows]
     return shown[:_MAX_LINES], len(whole) > MAX_SHOWN or len(shown) > _MAX_LINES
 
 

@@ -11,7 +11,8 @@ from litestar.params import Body, PathParameter
 
 from ....environments import Environment, Store
 from ....environments.requirements import requirements
-from ....lib.errors import UnknownEnvironment
+from ....environments.store import check_name
+from ....lib.errors import InvalidRequest
 from ....pipeline.packages import store_of
 from ..access import service_of
 from ..bodies import Done, EnvironmentBody, EnvironmentList
@@ -29,10 +30,15 @@ def _store(request: Asked) -> Store:
 
 
 async def _found(request: Asked, name: str) -> Environment:
+    """The environment of that name, also one for another interpreter. Raises `Answered` (404)."""
     try:
-        return await asyncio.to_thread(_store(request).find, name)
-    except UnknownEnvironment:
+        check_name(name)
+    except InvalidRequest:
         raise not_found("environment") from None
+    found = await asyncio.to_thread(_store(request).get, name)
+    if found is None:
+        raise not_found("environment")
+    return found
 
 
 async def _made(request: Asked, name: str, packages: tuple[str, ...], *, anew: bool) -> Environment:

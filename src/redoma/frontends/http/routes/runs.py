@@ -99,25 +99,29 @@ async def key_names(service: Service) -> dict[str, str]:
 
 async def awaited(request: Asked, job: Job, work: Coroutine[Any, Any, T]) -> T:
     """Wait for something of a run. If its caller goes away meanwhile, it is cancelled, unless it is kept for later."""
-    gone, waiting = asyncio.ensure_future(_gone(request)), asyncio.ensure_future(work)
-    try:
-        await asyncio.wait({gone, waiting}, return_when=asyncio.FIRST_COMPLETED)
-        if not waiting.done() and not job.durable and job.task is not None:
-            job.why = "its caller went away"
-            job.task.cancel()
-        return await waiting
-    finally:
-        gone.cancel()
+    waiting = asyncio.ensure_future(work)
+    await _until_gone(request, waiting)
+    if not waiting.done() and not job.durable and job.task is not None:
+        job.why = "its caller went away"
+        job.task.cancel()
+    return await waiting
 
 
 async def unless_gone(request: Asked, work: Coroutine[Any, Any, T]) -> T:
     """Do something that may take for ever; it is given up when its caller goes away."""
-    gone, doing = asyncio.ensure_future(_gone(request)), asyncio.ensure_future(work)
+    doing = asyncio.ensure_future(work)
+    await _until_gone(request, doing)
+    if not doing.done():
+        doing.cancel()
+    return await doing
+
+
+async def _until_gone(request: Asked, doing: asyncio.Future[T]) -> None:
+    """Wait until something is done, or its caller has gone away."""
+    gone = asyncio.ensure_future(_gone(request))
+    either: set[asyncio.Future[Any]] = {gone, doing}
     try:
-        await asyncio.wait({gone, doing}, return_when=asyncio.FIRST_COMPLETED)
-        if not doing.done():
-            doing.cancel()
-        return await doing
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
     finally:
         gone.cancel()
 

@@ -22,6 +22,17 @@ function keepFresh() {
   }, 1000 * seconds);
 }
 
+// Add a piece of a run's output, up to a bound.
+function addPiece(out, event) {
+  const piece = JSON.parse(event.data);
+  if (out.textContent.length > 65536) return;
+  const part = document.createElement("span");
+  if (piece.stream === "stderr") part.className = "err";
+  part.textContent = piece.text;
+  out.append(part);
+  out.hidden = false;
+}
+
 // A run that goes on: its output is added as it comes, and the page is loaded again at its end.
 function followRun() {
   const page = find("[data-follow]");
@@ -29,15 +40,7 @@ function followRun() {
   const out = find("[data-output]");
   const events = new EventSource(page.dataset.follow);
   let state = page.dataset.state;
-  events.addEventListener("output", (event) => {
-    const piece = JSON.parse(event.data);
-    if (out.textContent.length > 65536) return;
-    const part = document.createElement("span");
-    if (piece.stream === "stderr") part.className = "err";
-    part.textContent = piece.text;
-    out.append(part);
-    out.hidden = false;
-  });
+  events.addEventListener("output", (event) => addPiece(out, event));
   events.addEventListener("state", (event) => {
     const now = JSON.parse(event.data).state;
     if (now !== state && ["done", "waiting", "cancelled", "interrupted"].includes(now)) {
@@ -89,14 +92,7 @@ function play() {
   const follow = (id) => new Promise((done) => {
     const events = new EventSource("/runs/" + id + "/events");
     const end = () => { events.close(); done(); };
-    events.addEventListener("output", (event) => {
-      const piece = JSON.parse(event.data);
-      if (out.textContent.length > 65536) return;
-      const part = document.createElement("span");
-      if (piece.stream === "stderr") part.className = "err";
-      part.textContent = piece.text;
-      out.append(part);
-    });
+    events.addEventListener("output", (event) => addPiece(out, event));
     let shown = 0;
     events.addEventListener("display", (event) => {
       const data = JSON.parse(event.data).data;
@@ -146,7 +142,7 @@ function play() {
   });
 }
 
-// Keys: Ctrl+Enter sends the form one writes in; a and d go to the answer of an approval; j and k walk through a list.
+// Keys: Ctrl+Enter sends the form one writes in; r goes to the reason of an approval; j and k walk through a list.
 function listen() {
   document.addEventListener("keydown", (event) => {
     const typing = event.target.closest("input, textarea, select");
