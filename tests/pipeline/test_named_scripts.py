@@ -91,7 +91,8 @@ def test_the_finding_says_where_it_is_and_no_permit_is_offered(config: Config, p
         result = executor.command(("python3", "removes.py"), backend="native")
         control = executor.run(REMOVES, backend="native")
     assert "removes.py:2: shutil.rmtree('src')" in [each.text for each in result.evaluation.findings]
-    assert result.denial is not None and control.denial is not None
+    assert result.denial is not None
+    assert control.denial is not None
     assert (result.denial.resource, result.denial.narrowest) == ("removes.py:2: shutil.rmtree('src')", "")
     assert control.denial.narrowest
 

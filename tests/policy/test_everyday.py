@@ -1,6 +1,7 @@
 """Everyday Bash lines and Python programs, by people who have not read the rules: in a cell, over a project, and on the
 host. The second and third lists came when the rules were done. Of the second, every destructive or outward example was
-already asked about, and 8 harmless ones too; of the third, 5 were not asked about, and 13 harmless ones were.
+already asked about, and 8 harmless ones too; of the third, 5 were not asked about, and 13 harmless ones were; of the
+fourth, 2 were not asked about, 1 harmless one was, and 2 were refused instead of asked about.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ def examples(language: Language, which: str = "") -> list[Example]:
     return [Example(language, item["text"], item["kind"], item["note"]) for item in items]
 
 
-LISTS = ("", "_second", "_third")
+LISTS = ("", "_second", "_third", "_fourth")
 EXAMPLES = [example for which in LISTS for language in ("bash", "python") for example in examples(language, which)]
 OVERLAY = NOTHING.over("overlay")
 

@@ -620,3 +620,15 @@ def test_having_a_secret_printed_asks_on_the_host(line: str) -> None:
 @pytest.mark.parametrize("line", LOOKS)
 def test_looking_at_an_engine_or_a_cluster_does_not(line: str) -> None:
     assert decide(line, HOST) is ALLOW
+
+
+@pytest.mark.parametrize("text", ["cp a.txt /tmp", "mv a.txt /tmp/", "cp -r src /var/tmp", "cp a.txt /tmp/x"])
+def test_copying_into_a_temporary_directory_is_not_outside(text: str) -> None:
+    assert evaluate(load("standard"), Request(code=text, language="bash"), reach=HOST).findings == ()
+
+
+@pytest.mark.parametrize(
+    "text", ["rm -r /tmp", "chmod 700 /tmp", "mv /tmp old", "cp a.txt /tmp/..", "ln -sfn /srv /tmp"]
+)
+def test_the_temporary_directory_itself_is(text: str) -> None:
+    assert evaluate(load("standard"), Request(code=text, language="bash"), reach=HOST).decision > Decision.ALLOW

@@ -22,6 +22,8 @@ _NO_PLACE_TO_WORK = frozenset(
 )
 """Where nobody has a project: what works there works on the system, by whatever path."""
 _TAKES_LINK_ITSELF = frozenset({"rm", "unlink", "mv", "ln", "rmdir"})
+_COPIES_INTO = frozenset({"cp", "mv", "install"})
+"""Whose last argument may be a directory that only gets more: `cp x /tmp` is as good as `cp x /tmp/x`."""
 _MAX_LINKS = 20
 _LINKS = pattern(r"-[A-Za-z]*[sl]|--(?:symbolic-)?link\Z")
 _INTO = pattern(r"-[A-Za-z]*t|--target-directory")
@@ -38,7 +40,9 @@ def written_outside(request: Request, facts: Sequence[Fact]) -> Iterator[Trait]:
     roots = [posixpath.normpath(root) for root in (request.project, request.cwd) if root]
     for command in commands:
         exact = command.name not in _TAKES_LINK_ITSELF
-        if any(_is_outside(_followed(path, links, exact=exact), roots) for path in command.writes):
+        into = command.args[-1].rstrip("/") if command.name in _COPIES_INTO and command.args else ""
+        paths = [path for path in command.writes if path != into or into not in _TEMPORARY]
+        if any(_is_outside(_followed(path, links, exact=exact), roots) for path in paths):
             yield Trait(name="files.outside", line=command.line, column=command.column, text=command.text)
 
 

@@ -66,7 +66,9 @@ def test_what_bash_itself_does_not_accept_is_not_allowed(redoma: InProcess, text
     assert errors.startswith("redoma: not valid Bash: line 1: Bash says: syntax error near unexpected token")
 
 
-@pytest.mark.parametrize("text", ["ls; git log | head", "for x in a b; do echo $x; done", "time while read x; do :; done"])
+@pytest.mark.parametrize(
+    "text", ["ls; git log | head", "for x in a b; do echo $x; done", "time while read x; do :; done"]
+)
 def test_what_bash_accepts_is_judged(redoma: InProcess, text: str) -> None:
     assert redoma("check", "--lang", "bash", text)[0] == 0
 
@@ -75,7 +77,9 @@ def test_bash_that_is_refused_and_does_not_parse_is_still_refused(redoma: InProc
     assert redoma("check", "--lang", "bash", "rm -rf /; if then")[0] == 2
 
 
-@pytest.mark.parametrize(("language", "text"), [("python", "rm -rf /"), ("bash", "if then"), ("bash", "fi")])
+@pytest.mark.parametrize(
+    ("language", "text"), [("python", "rm -rf /"), ("bash", "if then"), ("bash", "fi"), ("javascript", "if (")]
+)
 def test_explain_allows_nothing_that_does_not_parse(redoma: InProcess, language: str, text: str) -> None:
     assert redoma("policy", "explain", "--lang", language, text)[:2] == (2, "")
 
@@ -533,3 +537,13 @@ def test_what_is_no_time_and_no_size_is_said_with_an_example(
     code, _, err = redoma("run", *words, "1")
     assert code == 2
     assert "write it like" in err
+
+
+@pytest.mark.parametrize("where", [(), ("--backend", "native")])
+def test_a_script_knows_its_file_on_the_host_as_in_a_cell(
+    redoma: InProcess, tmp_path: Path, where: tuple[str, ...]
+) -> None:
+    (tmp_path / "x.py").write_text(
+        "import os, sys\nprint(os.path.isabs(__file__), os.path.basename(__file__), sys.argv[1:])\n"
+    )
+    assert redoma("run", *where, str(tmp_path / "x.py"), "a", "b")[:2] == (0, "True main.py ['a', 'b']\n")

@@ -40,7 +40,7 @@ _REMOVE = (
 _PYTHON = (
     # The extra frames are this line's own and, before Python 3.12, calls into C.
     "import sys; sys.setrecursionlimit(int(sys.argv[1]) + (8 if sys.version_info < (3, 12) else 2)); "
-    "sys.argv[:2] = ['main.py']; sys.path.insert(0, ''); "
+    "sys.argv[:2] = ['main.py']; sys.path.insert(0, ''); __file__ = __import__('os').path.abspath('main.py'); "
     # compile() of text ignores a `coding:` cookie: what runs is what the policy read.
     "exec(compile(open(3, 'rb').read().decode(), 'main.py', 'exec'))"
 )

@@ -54,7 +54,7 @@ def check(state: State, /, source: str | None, lang: Language | None, **assumed:
     Without --backend it shows the verdicts for a cell and for the host itself, side by side.
 
     Exit status: 0 allow, 1 prompt, 2 forbid, for the host unless --backend says where; 3 if there is no verdict, such
-    as for invalid Python or Bash.
+    as for code that does not parse.
 
     \b
     Examples:
@@ -125,7 +125,7 @@ def _lines(places: list[PlaceVerdict], *, guessed: bool) -> Iterator[str]:
 
 
 def must_parse(request: Request) -> None:
-    """Raise `InvalidRequest` for Python or Bash that does not parse: `check` must not say that it may run."""
+    """Raise `InvalidRequest` for code that does not parse: `check` must not say that it may run."""
     if request.language == "python":
         from redoma.policy import python
 
@@ -143,6 +143,14 @@ def must_parse(request: Request) -> None:
         if objection := syntax_error(request.code):
             raise InvalidRequest(
                 "not valid Bash", why=f"{_line(objection)}{objection.reason}", next=objection.suggestion
+            )
+    elif request.language == "javascript":
+        from redoma.policy import javascript
+
+        if wrong := _trait(javascript.facts(request.code), "javascript.syntax-error"):
+            why = f"{_line(wrong)}a part of it can't be parsed, so what it does can't be known"
+            raise InvalidRequest(
+                "not valid JavaScript", why=why, next="correct the syntax; `node --check FILE` shows where"
             )
 
 

@@ -50,6 +50,7 @@ TRAITS = {
     "python.database-write": "it gives a database statements that change it, or that can't be known",
     "python.unsafe-load": "it reads objects that run code when they are read",
     "python.removes-unknown": "it removes files that can't be known beforehand",
+    "python.ends-processes": "it ends processes that it may not have started",
     "files.outside": "it writes outside the working directory and the project",
     "python.dynamic-import": "it imports a module by a name that can't be known",
     "source.nul": "it holds a NUL character",
@@ -60,6 +61,7 @@ TRAITS = {
     "source.secret": "it holds a credential",
 }
 
+_ENDING = frozenset({"kill", "terminate", "suspend", "send_signal"})
 _COOKIE = pattern(r"[ \t\f]*#.*?coding[:=][ \t]*([-\w.]+)")
 _HARMLESS_ENCODINGS = frozenset({"utf-8", "utf8", "utf-8-sig", "ascii", "us-ascii", "u8", "utf"})
 _BIDI = pattern("[\u202a-\u202e\u2066-\u2069]")
@@ -130,9 +132,23 @@ def facts(
         named = [value for name, value in (environment or {}).items() if name in source]
         reader = _Reader(readable, tree, depth, tuple(dict.fromkeys([*args, *named])), environment)
         found.extend(reader.read())
+        found.extend(_ended_processes(found))
         if reader.names.exhausted:
             found.append(Trait(name="source.too-large"))
     return found
+
+
+def _ended_processes(facts: Sequence[Fact]) -> list[Trait]:
+    """Return the calls that end a process, of whatever holds one: `for p in psutil.process_iter(): p.kill()`."""
+    if not any(isinstance(fact, Import) and fact.name.partition(".")[0] == "psutil" for fact in facts):
+        return []
+    return [
+        Trait(name="python.ends-processes", line=fact.line, column=fact.column, text=fact.text)
+        for fact in facts
+        if isinstance(fact, Call)
+        and fact.name.rpartition(".")[2] in _ENDING
+        and not fact.name.startswith("subprocess.")
+    ]
 
 
 def _text_facts(source: str) -> Iterator[Fact]:

@@ -130,6 +130,8 @@ def _values(*options: str) -> _Targets:
     return lambda args: values_of(args, *options)
 
 
+_SHOWS_KEY = compiled_later(r"-[vq]*[lyBLF]")
+_SHOWS_OR_QUIET = compiled_later(r"-[lyBLFEvqf]+\Z")
 _TARGETS: dict[str, _Targets] = {
     **dict.fromkeys(names("tee sponge rmdir rm unlink srm ed ex"), _all()),
     **{name: _all(name) for name in names("truncate fallocate touch mkdir shred mkfifo setfacl")},
@@ -157,11 +159,17 @@ _TARGETS: dict[str, _Targets] = {
     **dict.fromkeys(names("sort gpg shuf iconv strace time"), _values("-o", "--output")),
     **dict.fromkeys(names("gcc cc g++ clang go"), _values("-o")),
     "openssl": _values("-out"),
-    "ssh-keygen": _values("-f"),
+    "ssh-keygen": lambda args: [] if _only_shows_keys(args) else _values("-f")(args),
     "find": _values("-fprint", "-fprint0", "-fprintf", "-fls"),
     "git": _git_targets,
     **dict.fromkeys(names("gzip gunzip bzip2 bunzip2 xz unxz zstd unzstd lzma"), _compressed),
 }
+
+
+def _only_shows_keys(args: Sequence[str]) -> bool:
+    """Whether `ssh-keygen` prints a key, its fingerprint, a certificate, or a known host."""
+    options = [arg for arg in args if arg.startswith("-")]
+    return any(map(_SHOWS_KEY.match, options)) and all(map(_SHOWS_OR_QUIET.match, options))
 
 
 def _without_mode(args: Sequence[str]) -> list[str]:
