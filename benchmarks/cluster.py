@@ -75,7 +75,11 @@ async def measure(config: redoma.Config, rounds: int, batch: int) -> dict[str, f
         found: dict[str, float] = {}
         for backend, taken in times.items():
             cuts = statistics.quantiles(taken, n=20)
-            found |= {f"{backend} p50": statistics.median(taken), f"{backend} p95": cuts[18], f"{backend} min": min(taken)}
+            found |= {
+                f"{backend} p50": statistics.median(taken),
+                f"{backend} p95": cuts[18],
+                f"{backend} min": min(taken),
+            }
         batches: dict[str, list[float]] = {"jail": [], "ray": []}
         for _ in range(3):
             for backend, each in batches.items():

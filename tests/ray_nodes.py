@@ -10,7 +10,6 @@ import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-
 from pace import SLOW
 from redoma import Config
 from redoma.backends.ray.processes import NodeProcess, read_node
@@ -68,9 +67,14 @@ class Nodes:
             raise
 
     def close(self) -> None:
+        """End all nodes. Nothing may be left of them: neither a process nor Ray's directory."""
+        processes = [machine.node for machine in self.machines]
         for machine in reversed(self.machines):
             machine.redoma("cluster", "stop")
         shutil.rmtree(self.place)
+        for node in filter(None, processes):
+            assert left_of(node) == []
+            assert not os.path.exists(node.temporary)
 
 
 def left_of(node: NodeProcess) -> list[int]:
@@ -83,5 +87,3 @@ def left_of(node: NodeProcess) -> list[int]:
         except OSError:
             continue
     return found
-
-

@@ -165,6 +165,17 @@ def watch(backend: str, pool: Pool) -> None:
         _pools[pool] = backend
 
 
+def pooled() -> dict[str, int]:
+    """Return how many cells and containers all pools of this process have, by their state: armed, running …"""
+    with _lock:
+        pools = list(_pools)
+    found: dict[str, int] = {}
+    for pool in pools:
+        for state, count in pool.counts().items():
+            found[state] = found.get(state, 0) + count
+    return found
+
+
 class Collector:
     """The metrics as `prometheus_client` takes them, for any registry."""
 

@@ -20,12 +20,12 @@ class LocalNode:
     """A node on the cluster's thread. `call.remote` is what a client has of it."""
 
     def __init__(
-        self, id: str, backends: Mapping[str, Backend], loop: asyncio.AbstractEventLoop, **options: Any
+        self, name: str, backends: Mapping[str, Backend], loop: asyncio.AbstractEventLoop, **options: Any
     ) -> None:
-        self.id, self._loop = id, loop
+        self.id, self._loop = name, loop
         self.node = Node(
             backends,
-            id=id,
+            id=name,
             **{
                 "key": KEY,
                 "offer": tuple(backends),
@@ -80,9 +80,9 @@ class LocalCluster:
         self._thread = threading.Thread(target=self.loop.run_forever)
         self._thread.start()
 
-    def add(self, id: str, backends: Mapping[str, Backend], **options: Any) -> LocalNode:
-        self.members[id] = LocalNode(id, backends, self.loop, **options)
-        return self.members[id]
+    def add(self, name: str, backends: Mapping[str, Backend], **options: Any) -> LocalNode:
+        self.members[name] = LocalNode(name, backends, self.loop, **options)
+        return self.members[name]
 
     def backend(self, **options: Any) -> RayBackend:
         return RayBackend(lambda: self, **options)

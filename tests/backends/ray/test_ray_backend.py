@@ -95,9 +95,7 @@ async def test_work_goes_to_the_node_with_the_least_to_do(cluster: LocalCluster,
     assert [sum(each.begun.values()) - 1 for each in cells] == [3, 3]
     for task in tasks:
         task.cancel()
-    assert [type(each) for each in await asyncio.gather(*tasks, return_exceptions=True)] == [
-        asyncio.CancelledError
-    ] * 6
+    assert [type(each) for each in await asyncio.gather(*tasks, return_exceptions=True)] == [asyncio.CancelledError] * 6
     assert [each.cancelled for each in cells] == [["long"] * 3] * 2  # when the cancelled tasks ended, so had the runs
 
 

@@ -50,6 +50,7 @@ class RayCluster:
             ) from error
         if ray.is_initialized():
             return
+        _use_token()
         host, _, port = self._address.rpartition(":")
         try:  # Ray itself would try for minutes
             socket.create_connection((host, int(port)), timeout=_CONNECT).close()
@@ -139,6 +140,18 @@ class RayCluster:
             return asyncio.run(everybody())
         finally:
             self.disconnect()
+
+
+def _use_token() -> None:
+    """Have Ray read the mode and the token again: it may have been imported, or have used another cluster, before.
+
+    Ray has no public way to do that. These names are those of 2.60, to which the extra is bound.
+    """
+    from ray._private.authentication.authentication_token_setup import _enable_token_auth
+    from ray._raylet import AuthenticationTokenLoader
+
+    _enable_token_auth()
+    AuthenticationTokenLoader.instance().reset_cache()
 
 
 class Surveyed(msgspec.Struct, frozen=True, kw_only=True):

@@ -21,7 +21,7 @@ import msgspec
 from ...lib.errors import BackendError, RedomaError, Unsupported
 from ...models import Request, Stream
 from ...models.reach import NOTHING
-from ...telemetry import WARNING, tell
+from ...telemetry import WARNING, metrics, tell
 from ..base import Backend, Control, Outcome, unmet_needs
 from ..hosts import kept_requests
 from . import protocol as said
@@ -181,7 +181,7 @@ class Node:
             load=self._load(),
             ended=self._ended,
             rate=sum(1 for at in self._ends if at > since) / _RATE_OVER,
-            armed=sum(getattr(self._backends[each.name], "armed", 0) for each in self._offered if not each.why_not),
+            armed=metrics.pooled().get("armed", 0),
             backends=self._offered,
         )
 

@@ -153,7 +153,7 @@ class _TooSlow(BackendError):
 
 def _start_once(directory: Path, invitation: Invitation, arguments: list[str], *, head: bool) -> NodeProcess:
     # Short, because Ray makes sockets far below it, and their names may have 107 characters.
-    temporary = tempfile.mkdtemp(prefix="redoma-ray-", dir="/tmp")
+    temporary = tempfile.mkdtemp(prefix="ray-of-redoma-", dir="/tmp")
     command = [
         *(sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--disable-usage-stats"),
         *("--min-worker-port=0", "--max-worker-port=0", "--dashboard-agent-listen-port=0"),
@@ -203,6 +203,7 @@ def _environment(environment: Mapping[str, str], directory: Path) -> dict[str, s
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN_PATH": str(token_file(directory)),
         "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",  # else it waits for our actor, which never ends by itself
         "RAY_DISABLE_IMPORT_WARNING": "1",
     }
 

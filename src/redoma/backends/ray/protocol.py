@@ -219,7 +219,7 @@ class About(_Said, frozen=True, tag="about"):
     rate: float
     """Runs a second that ended in the last ten seconds."""
     armed: int
-    """Cells that wait for a run."""
+    """Cells and containers that wait for a run."""
     backends: tuple[Offered, ...]
 
 

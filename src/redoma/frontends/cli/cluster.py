@@ -150,7 +150,8 @@ def _print(nodes: list[Surveyed], state: State) -> None:
         load = about.load
         what = click.style("draining", fg="yellow") if load.draining else click.style("ready", fg="green")
         pool = (
-            f"{load.running} of {load.capacity} running, {load.queued} queued, {about.rate:.1f}/s, {about.ended} done"
+            f"{load.running} of {load.capacity} running, {about.armed} armed, {load.queued} queued, "
+            f"{about.rate:.1f}/s, {about.ended} done"
         )
         rows.append((node.id[:8], node.address, what if _can_work(node) or load.draining else _nothing(), pool))
         versions = ", ".join(f"{name} {version}" for name, version in sorted(about.versions.items()))
