@@ -41,6 +41,7 @@ from ..models import (
     Finding,
     Judged,
     Language,
+    Limits,
     MiB,
     Request,
     Result,
