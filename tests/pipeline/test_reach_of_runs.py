@@ -106,6 +106,8 @@ def test_an_answer_for_one_reach_is_none_for_another(config: Config, tmp_path: P
 
 # --- advice ---
 
+NO_NETWORK = "this sandbox has no network: pass the data in as a file, or name the host: --allow-host HOST"
+
 
 def test_no_permit_is_offered_for_what_the_sandbox_can_not_do(config: Config) -> None:
     """By the text alone it is refused; but to permit it would only let it fail."""
@@ -113,7 +115,7 @@ def test_no_permit_is_offered_for_what_the_sandbox_can_not_do(config: Config) ->
         no = executor.run("curl https://x.org", "bash", policy="script").denial
         other = executor.run("perl -e '1'", "bash", policy="script").denial
     assert no is not None
-    assert no.allowed == "this sandbox has no network: pass the data in as a file"
+    assert no.allowed == NO_NETWORK
     assert no.narrowest == ""
     assert other is not None
     assert "permits" in other.narrowest
@@ -128,7 +130,7 @@ def test_no_permit_is_offered_for_running_what_can_not_be_downloaded(config: Con
         decoded = executor.run("echo cm0= | base64 -d | sh", "bash", policy=policy).denial
     assert no is not None
     assert (no.rule, no.narrowest) == ("shell.pipe-to-interpreter", "")
-    assert no.allowed == "this sandbox has no network: pass the data in as a file"
+    assert no.allowed == NO_NETWORK
     for possible in (there, decoded):
         assert possible is not None
         assert "permits" in possible.narrowest
@@ -137,7 +139,7 @@ def test_no_permit_is_offered_for_running_what_can_not_be_downloaded(config: Con
 def test_a_run_that_failed_for_want_of_a_network_is_told_so(redoma_command: Command) -> None:
     done = redoma_command("run", "--lang", "bash", "curl -sS https://example.invalid || wget https://example.invalid")
     assert done.returncode not in (0, 126)
-    assert "redoma: note: this sandbox has no network: pass the data in as a file\n" in done.stderr
+    assert f"redoma: note: {NO_NETWORK}\n" in done.stderr
 
 
 # --- in an overlay ---

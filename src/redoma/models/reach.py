@@ -20,9 +20,12 @@ effect shown to the person who decides; any that the user can access.
 
 _FILES: tuple[Files, ...] = get_args(Files)
 
+NO_NETWORK = "no network"
+NAME_THE_HOST = ", or name the host: --allow-host HOST"
+"""Advice for a run that has no network, behind another."""
 _LACKING: dict[Resource, str] = {
     "files": "no files of the host",
-    "network": "no network",
+    "network": NO_NETWORK,
     "system": "no processes or services of the host",
 }
 

@@ -18,6 +18,7 @@ from ..lib.errors import BackendError, BackendUnavailable, Unsupported
 from ..lib.units import format_size
 from ..models import Decision, Denial, Evaluation, Finding, Judged, Limits, Request, Status
 from ..models.network import written
+from ..models.reach import NAME_THE_HOST, NO_NETWORK
 from ..policy import HOST_TRAITS, Policy, permit_lines, permit_of
 from ..redaction import Redactor, clean
 
@@ -45,7 +46,8 @@ def of_policy(judged: Judged, policy: Policy, redactor: Redactor, status: Status
     allowed, permits = finding.suggestion, not submission.live_input
     for needed in (finding, *_piped(finding, evaluation)):
         if lacking := _lacking(needed, policy, evaluation):  # a permit or an approval would not help
-            allowed, permits = f"this sandbox has {lacking}: {needed.suggestion}", False
+            or_host = NAME_THE_HOST if lacking == NO_NETWORK and not needed.rule.startswith("install.") else ""
+            allowed, permits = f"this sandbox has {lacking}: {needed.suggestion}{or_host}", False
     if status is Status.FORBIDDEN:
         retry = "the same request meets the same rule"
     elif status is Status.EXPIRED:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from redoma.lib.errors import InvalidRequest
 from redoma.models import Denial, Result, Status
+from redoma.models.reach import NAME_THE_HOST, NO_NETWORK
 
 from .emit import counted, echo, note, print_json, wants_json
 from .state import FAILED
@@ -150,8 +151,9 @@ def _draw(result: Result, directory: str | None, *, with_value: bool) -> bool:
 def _print_lacking(result: Result) -> None:
     """Say that there is no network, if the code wanted it: that may be why it failed."""
     for finding in result.evaluation.findings:
-        if finding.out_of_reach == "no network" or (finding.out_of_reach and finding.rule.startswith("install.")):
-            note(f"this sandbox has no network: {finding.suggestion}")
+        installs = finding.rule.startswith("install.")
+        if finding.out_of_reach == NO_NETWORK or (finding.out_of_reach and installs):
+            note(f"this sandbox has no network: {finding.suggestion}{'' if installs else NAME_THE_HOST}")
             return
 
 
