@@ -63,10 +63,30 @@ def test_a_timer_that_the_background_thread_knows_of_wakes_it_once(
 
     write = os.eventfd_write
     monkeypatch.setattr(os, "eventfd_write", count)
+    monkeypatch.setattr("redoma.pipeline.loop._HAND_OVER", 60.0)
     _in_thread(lambda: loop.wait(set_timer()))
     for _ in range(50):
         assert _in_thread(lambda: loop.wait(_name_of_thread())).startswith("caller")
     assert len(calls) == 1
+
+
+def test_a_caller_takes_over_from_a_background_thread_that_is_about_to_stop(
+    loop: SharedLoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or it would find that thread busy with its work the next time, too, and so on."""
+    monkeypatch.setattr("redoma.pipeline.loop._HAND_OVER", 60.0)
+    driving = threading.Event()
+
+    def callback() -> None:
+        driving.set()
+        time.sleep(0.05)
+
+    async def leave_something() -> None:
+        asyncio.get_running_loop().call_later(0.01, callback)
+
+    _in_thread(lambda: loop.wait(leave_something()))
+    assert driving.wait(60)
+    assert _in_thread(lambda: loop.wait(_name_of_thread())).startswith("caller")
 
 
 def test_many_threads_at_once_each_get_their_own_answer(loop: SharedLoop) -> None:
