@@ -437,7 +437,7 @@ class EnvironmentBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """An environment to make."""
 
     name: Short
-    packages: Annotated[tuple[Short, ...], msgspec.Meta(min_length=1, max_length=500)]
+    packages: Annotated[tuple[Short, ...], msgspec.Meta(min_length=1)]
     """Requirements as pip reads them, such as `pandas>=2`."""
 
 

@@ -178,7 +178,7 @@ _PORTUGUESE = {
     "Interrupted": "Interrompida",
     "This needs": "Isto precisa de",
     "Picture": "Imagem",
-    "Checks": "Verificações",
+    "Checks": "Checagens",
     "since": "desde",
     "seen": "visto",
     "warning": "atenção",
