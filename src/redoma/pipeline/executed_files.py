@@ -22,7 +22,7 @@ import re
 import stat
 from collections.abc import Iterator, Sequence
 from io import FileIO
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..models import ExecutedFiles, Request
 from ..policy import Executes, Reading, candidates, executed_by, executed_by_words, executes, modules, placed
@@ -40,6 +40,12 @@ _MAX_TOTAL = 1 << 30
 _MAX_SCRIPT = 256 << 10  # bytes of a script that is read for what it runs
 _MAX_FILES, _MAX_DEPTH = 500, 8  # files; scripts that are run by scripts
 _MAX_SCRIPTS = 50  # that policy reads for one request
+_OTHERS = {
+    **dict.fromkeys(("js", "mjs", "cjs", "node", "nodejs"), "javascript"),
+    **{"pl": "perl", "rb": "ruby"},
+    **{name: name for name in ("perl", "ruby", "php", "lua")},
+}
+"""Languages of other scripts, by the end of their name or by their interpreter."""
 _MAX_LINKS = 40  # like the kernel's
 _MAX_NOTES = 50
 _SHA256 = 64  # digits
@@ -81,6 +87,14 @@ class Script(NamedTuple):
     text: str
     args: tuple[str, ...]
 
+    @property
+    def judged_as(self) -> dict[str, Any]:
+        """The fields of a request for the same: languages that are not parsed are judged as `perl -e TEXT`."""
+        if self.language in ("bash", "python", "javascript"):
+            return {"language": self.language, "code": self.text, "argv": self.args}
+        option = "-r" if self.language == "php" else "-e"
+        return {"language": "command", "code": "", "argv": (self.language, option, self.text)}
+
 
 def visible_to(request: Request, volumes: Sequence[str] = ()) -> View | None:
     """Return the files of the host that a request sees besides the system's own; None if it sees none."""
@@ -112,32 +126,60 @@ def find(
 
 
 def scripts(request: Request, view: View | None, reading: Reading) -> Iterator[Script]:
-    """Yield the scripts that a request names, and those that these name (`bash x.sh`, `./x.py`, `source lib.sh`), as
-    they are now. Files of the system, modules that are imported and plans such as a Makefile are left out.
+    """Yield the scripts that a request names, and those that these name (`bash x.sh`, `./x.py`, `source lib.sh`,
+    `python3 -m x`), as they are now. Files of the system, modules that are imported and plans such as a Makefile are
+    left out. If there are too many, one is too long to be judged.
     """
     if view is None or request.language == "lua" or not any(map(_names_script, _read_facts(reading))):
         return
-    todo = [(fact, 0) for fact in executes(request, reading=reading).files]
+    todo = [(fact, view.cwd, "", 0) for fact in executes(request, reading=reading).files if _names_script(fact)]
     known: set[tuple[str, str]] = set()
-    while todo and len(known) < _MAX_SCRIPTS:
-        fact, depth = todo.pop(0)
-        name = placed(fact, fact.path)
-        path = _joined(view.cwd, name, view.home)
-        given = request.files.get(posixpath.normpath(name))
-        host = name if given is not None else view.on_host(path) if path is not None else None
-        if not _names_script(fact) or host is None or (given is None and is_systems(os.path.realpath(host))):
+    while todo:
+        fact, cwd, beside, depth = todo.pop(0)
+        for path, text in _texts_of(fact, request, view, cwd, beside):
+            language = _script_language(path, text, fact)
+            if not language or (path, language) in known:
+                continue
+            known.add((path, language))
+            if len(known) > _MAX_SCRIPTS or depth > _MAX_DEPTH:
+                yield Script(fact.path, "bash", "#" * (_MAX_SCRIPT + 1), ())
+                return
+            yield Script(fact.path, language, text, _arguments(fact, request))
+            if language in ("bash", "python"):
+                where = cwd if fact.directory is None else _joined(cwd, fact.directory, view.home)
+                inside = executed_by(text, language).files
+                todo += [(each, where, posixpath.dirname(path), depth + 1) for each in inside if _names_script(each)]
+
+
+def _texts_of(fact: Executed, request: Request, view: View, cwd: str | None, beside: str) -> Iterator[tuple[str, str]]:
+    """Yield the path and text of each file that a fact may name. `beside` is the directory of the script that names it:
+    `$(dirname "$0")/lib.sh` is read as ./lib.sh.
+    """
+    for name in (placed(fact, path) for path in candidates(fact)):
+        if (given := request.files.get(posixpath.normpath(name))) is not None:
+            yield name, given[: _MAX_SCRIPT + 1].decode("utf-8", "replace")
             continue
-        text = _script_text(host) if given is None else given[: _MAX_SCRIPT + 1].decode("utf-8", "replace")
-        first = (text or "").partition("\n")[0].encode("utf-8", "replace")
-        language = _language(host, first, fact)
-        if fact.how == "script" and host.endswith((".js", ".mjs", ".cjs")):
-            language = "javascript"
-        if text is None or not language or (host, language) in known:
-            continue
-        known.add((host, language))
-        yield Script(fact.path, "bash" if language == "shell" else language, text, _arguments(fact, request))
-        if language != "javascript" and depth < _MAX_DEPTH:
-            todo += [(each, depth + 1) for each in executed_by(text, language).files]
+        for path in dict.fromkeys((_joined(cwd, name, view.home), _joined(beside or None, name, view.home))):
+            host = view.on_host(path) if path is not None else None
+            if host is None or is_systems(os.path.realpath(host)):
+                continue
+            if fact.how == "script" and os.path.isdir(host):
+                host = f"{host}/__main__.py"  # Python runs a directory this way
+            if (text := _script_text(host)) is not None:
+                yield host, text
+
+
+def _script_language(path: str, text: str, fact: Executed) -> str:
+    """Return the language to judge a script in; empty if its interpreter is not known."""
+    first = text.partition("\n")[0]
+    if language := _language(path, first.encode("utf-8", "replace"), fact):
+        return "bash" if language == "shell" else language
+    if fact.how == "plan" or fact.language not in ("", "other"):
+        return ""
+    named = posixpath.splitext(path)[1][1:]
+    if first.startswith("#!"):
+        named = posixpath.basename(first[2:].split(" -")[0].split()[-1]) if first[2:].split() else ""
+    return _OTHERS.get(named, "")
 
 
 def _read_facts(reading: Reading) -> Sequence[Fact]:
@@ -151,7 +193,7 @@ def _names_script(fact: Fact) -> bool:
     return (
         isinstance(fact, Executed)
         and UNKNOWN not in fact.path
-        and (fact.how in ("script", "library") or (fact.how == "program" and "/" in fact.path))
+        and (fact.how in ("script", "library", "module") or (fact.how == "program" and "/" in fact.path))
     )
 
 

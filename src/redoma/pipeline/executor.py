@@ -331,9 +331,7 @@ class AsyncExecutor:
         request, found = submission.judged, []
         view = executed_files.visible_to(submission.request, self._volumes(submission.entry))
         for script in executed_files.scripts(request, view, reading):
-            inside = msgspec.structs.replace(
-                request, language=script.language, code=script.text, argv=script.args, stdin=b"", limits=Limits()
-            )
+            inside = msgspec.structs.replace(request, stdin=b"", limits=Limits(), **script.judged_as)
             for finding in evaluate(policy, inside, reach=reach).findings:
                 where = f"{script.name}:{finding.line}: {finding.text}" if finding.line else script.name
                 place = {"line": 0, "column": 0, "text": where, "script": script.name}
