@@ -40,7 +40,9 @@ class _Run:
         self.control: Control | None = Control() if start.controlled else None
         if self.control is not None:
             self.control.lasts = start.lasts
-        self.task: asyncio.Task[None] | None = None
+        self.task: asyncio.Task[said.Ended | said.Failed] | None = None
+        self.waits = True
+        """Whether it has no place yet."""
         self.told_isolation = False
 
 
@@ -234,7 +236,7 @@ class Node:
         if self._draining:
             link.tell(said.Failed(id=name, kind="draining"))
             return
-        if self._queued >= self._capacity and self._places.locked():
+        if self._running + self._queued >= 2 * self._capacity:
             link.tell(said.Failed(id=name, kind="busy"))
             return
         if missing := {digest for digest in start.blobs.values() if digest not in self._blobs}:
@@ -247,36 +249,40 @@ class Node:
             whole = msgspec.structs.replace(start.request, files={**start.request.files, **files})
             start = msgspec.structs.replace(start, request=whole)
         run = link.runs[name] = _Run(start)
-        run.task = asyncio.create_task(self._run(link, run))
-
-    async def _run(self, link: _Link, run: _Run) -> None:
-        """Take a run to its end, and tell its client."""
-        name = run.request.id
         self._queued += 1
-        waiting = True
+        run.task = asyncio.create_task(self._run(link, run))
+        # Not at the end of the task: one that is cancelled before its first step does nothing at all.
+        run.task.add_done_callback(lambda task: self._finish(link, run, task))
+
+    async def _run(self, link: _Link, run: _Run) -> said.Ended | said.Failed:
+        """Take a run to its end. Returns what to tell its client."""
+        name = run.request.id
         try:
             async with self._places:
+                run.waits = False
                 self._queued -= 1
-                waiting = False
                 self._running += 1
                 try:
-                    ending: said.Ended | said.Failed = said.ended(name, await self._execute(link, run))
+                    return said.ended(name, await self._execute(link, run))
                 finally:
                     self._running -= 1
         except asyncio.CancelledError as error:
-            ending = said.Failed(id=name, kind="cancelled", network=kept_requests(error))
+            return said.Failed(id=name, kind="cancelled", network=kept_requests(error))
         except RedomaError as error:
             kind = "unsupported" if isinstance(error, Unsupported) else "error"
             network = kept_requests(error)
-            ending = said.Failed(id=name, kind=kind, what=error.what, why=error.why, next=error.next, network=network)
+            return said.Failed(id=name, kind=kind, what=error.what, why=error.why, next=error.next, network=network)
         except Exception as error:  # a bug: the client must hear of it, and not wait for ever
-            ending = said.Failed(id=name, kind="error", what=f"the node failed: {type(error).__name__}", why=str(error))
-        finally:
-            self._queued -= waiting
-            del link.runs[name]
+            return said.Failed(id=name, kind="error", what=f"the node failed: {type(error).__name__}", why=str(error))
+
+    def _finish(self, link: _Link, run: _Run, task: asyncio.Task[said.Ended | said.Failed]) -> None:
+        """Tell the client how a run ended."""
+        name = run.request.id
+        self._queued -= run.waits
+        del link.runs[name]
         self._ended += 1
         self._ends.append(time.monotonic())
-        link.tell(ending)
+        link.tell(said.Failed(id=name, kind="cancelled") if task.cancelled() else task.result())
 
     async def _execute(self, link: _Link, run: _Run) -> Outcome:
         request = run.request

@@ -140,7 +140,7 @@ FilePath = Annotated[str, msgspec.Meta(min_length=1, max_length=4096)]
 class SessionBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """A session to open. Everything has a default."""
 
-    backend: Literal["auto", "jail", "docker"] = "auto"
+    backend: Literal["auto", "jail", "docker", "ray"] = "auto"
     limits: SomeLimits = SomeLimits()
     """Of all its runs together; `time` and those on output are each run's own."""
     env: dict[str, str] = {}
