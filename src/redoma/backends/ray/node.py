@@ -26,7 +26,7 @@ from ..base import Backend, Control, Outcome, unmet_needs
 from ..hosts import kept_requests
 from . import protocol as said
 
-_GATHER = 0.004  # seconds after the first output: the rest of a burst goes with it
+_GATHER = 0.01  # seconds after the first output: the rest of a burst, or the end, goes with it
 _RATE_OVER = 10.0  # seconds
 _MAX_BLOBS = 256 << 20  # bytes of files that are kept for later runs
 _PROBES = (("python", "1"), ("bash", ":"))  # the smallest program in each language
@@ -55,7 +55,7 @@ class _Link:
         self.items: deque[tuple[said.News1, int]] = deque()
         self.unseen: said.News | None = None
         """The last news, until the client has said that they arrived."""
-        self.wake = asyncio.Event()
+        self.wake, self.urgent = asyncio.Event(), asyncio.Event()
         self.heard = time.monotonic()
         self.receiving = 0
 
@@ -63,6 +63,8 @@ class _Link:
         size = len(item.data) if isinstance(item, said.Output) else said.encoded_size(item)
         self.items.append((item, size))
         self.wake.set()
+        if not isinstance(item, said.Output):
+            self.urgent.set()
 
     def next_items(self) -> tuple[said.News1, ...]:
         items, size = list[said.News1](), 0
@@ -72,6 +74,7 @@ class _Link:
             size += own
         if not self.items:
             self.wake.clear()
+            self.urgent.clear()
         return tuple(items)
 
 
@@ -157,8 +160,8 @@ class Node:
             with suppress(TimeoutError):
                 async with asyncio.timeout(said.POLL):
                     await link.wake.wait()
-                if all(isinstance(item, said.Output) for item, _ in link.items):
-                    await asyncio.sleep(_GATHER)
+                async with asyncio.timeout(_GATHER):
+                    await link.urgent.wait()
         finally:
             link.receiving -= 1
             link.heard = time.monotonic()
