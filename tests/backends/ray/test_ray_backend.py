@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime
+import functools
 import pickle
 import time
 from collections import Counter
@@ -321,6 +322,29 @@ async def test_calls_that_were_not_sealed_for_a_node_are_not_obeyed(cluster: Loc
     assert total(cells) == 1
 
 
+async def test_a_run_that_is_cancelled_before_it_began_is_told_too(cluster: LocalCluster) -> None:
+    cells = Cells(LONG)
+    node = cluster.add("one", {"jail": cells}).node
+    start = said.Start(request=Request(code="long"), backends=("jail",))
+    orders = (start, said.Cancel(id=start.request.id))
+
+    async def talk() -> said.Answer:
+        welcome = await node._answer(said.NO_LINK, said.Hello())
+        assert isinstance(welcome, said.Welcome)
+        await node._answer(welcome.link, said.Send(number=1, orders=orders))
+        return await node._answer(welcome.link, said.Receive(seen=0))
+
+    news = cluster.on_node(talk)
+    assert news.items == (said.Failed(id=start.request.id, kind="cancelled"),)
+    assert (total(cells), cluster.on_node(node._about).load) == (0, said.Load(capacity=4))
+
+
+async def test_a_cluster_with_another_key_is_told_apart(cluster: LocalCluster, executor: AsyncExecutor) -> None:
+    cluster.add("one", {"jail": Cells()}, key=b"x" * 32)
+    result = await run(executor, "1")
+    assert (result.status, "key of this cluster" in (result.error or "")) == (Status.FAILED, True)
+
+
 @pytest.mark.parametrize("value", [None, Repr("<odd>"), {"a": {1, 2}}, [b"\x80", 1.5, -(2**70)]])
 def test_values_come_through_as_they_were(value: object) -> None:
     outcome = Outcome(status=Status.OK, value=value, isolation=CELL)
@@ -378,7 +402,7 @@ async def test_mixed_runs_are_each_accounted_for_once(cluster: LocalCluster, exe
     begun = sum((each.begun for each in made), Counter[str]())
     assert all(begun[each.id] in (1, 2) for each in results)
     for node in nodes[1:]:
-        assert cluster.on_node(lambda node=node: _about(node)).load.running == 0
+        assert cluster.on_node(functools.partial(_about, node)).load.running == 0
 
 
 _: type[Backend] = Cells

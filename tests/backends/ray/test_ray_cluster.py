@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -16,7 +17,7 @@ import pytest
 import ray
 
 from pace import SLOW
-from ray_nodes import REDOMA, Nodes, left_of
+from ray_nodes import Nodes, left_of
 from redoma import AsyncExecutor, Config, Status
 from redoma.audit import AuditLog
 from redoma.backends.ray.engine import Surveyed
@@ -25,7 +26,7 @@ from redoma.pipeline.installed import Installed
 
 SETTINGS = [
     "cluster: {capacity: 4}\n",
-    "cluster: {capacity: 2, offer: [jail, lean]}\n",
+    "cluster: {capacity: 2}\n",
     "cluster: {capacity: 4}\njail: {minimum: 1}\n",
 ]
 
@@ -35,6 +36,29 @@ def nodes() -> Iterator[Nodes]:
     made = Nodes(SETTINGS)
     yield made
     made.close()
+
+
+@pytest.fixture(scope="module")
+def visitors(nodes: Nodes) -> Iterator[dict[str, subprocess.Popen[str]]]:
+    """Programs that try to use the cluster, with the token and with another one. Ray tries for 20 s to be admitted."""
+    address = nodes.head.node.address  # type: ignore[union-attr]
+    look = f"import ray; ray.init(address={address!r}); print(len(ray.nodes()))"
+    (nodes.place / "wrong").write_text("0" * 64)
+    tokens = {"right": nodes.head.state / "cluster" / "token", "wrong": nodes.place / "wrong"}
+    started = {
+        name: subprocess.Popen(
+            [sys.executable, "-c", look],
+            env={"PATH": os.environ["PATH"], "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for name, token in tokens.items()
+    }
+    yield started
+    for process in started.values():
+        process.kill()
+        process.communicate()
 
 
 async def until(fact: Callable[[], object]) -> None:
@@ -54,7 +78,7 @@ def connected(config: Config) -> tuple[AsyncExecutor, Any]:
     return AsyncExecutor(config, backends=installed), installed["ray"]
 
 
-async def test_status_shows_what_each_node_really_offers(nodes: Nodes) -> None:
+async def test_status_shows_what_each_node_really_offers(nodes: Nodes, visitors: object) -> None:
     shown = json.loads(nodes.head.redoma("cluster", "status", "--json"))
     assert len(shown) == 3
     for node in shown:
@@ -66,29 +90,6 @@ async def test_status_shows_what_each_node_really_offers(nodes: Nodes) -> None:
     assert sorted(node["about"]["load"]["capacity"] for node in shown) == [2, 4, 4]
 
 
-async def test_ray_refuses_whoever_has_no_token(nodes: Nodes) -> None:
-    address = nodes.head.node.address  # type: ignore[union-attr]
-    look = f"import ray; ray.init(address={address!r}); print(len(ray.nodes()))"
-    token = str(nodes.head.state / "cluster" / "token")
-
-    def try_with(**environment: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [str(REDOMA.with_name("python")), "-c", look],
-            env={"PATH": os.environ["PATH"], "RAY_gcs_server_request_timeout_seconds": "5", **environment},
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=300 * SLOW,
-        )
-
-    wrong = nodes.place / "wrong"
-    wrong.write_text("0" * 64)
-    refused = try_with(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN_PATH=str(wrong))
-    assert refused.returncode != 0
-    assert "InvalidAuthToken" in refused.stderr
-    assert try_with(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN_PATH=token).stdout == "3\n"  # the control
-
-
 async def test_answers_of_a_node_are_not_pickled(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ray unpickles nothing that comes from our actors: neither outcomes nor what their calls raise."""
     executor, _ = connected(nodes.head.config)
@@ -97,13 +98,25 @@ async def test_answers_of_a_node_are_not_pickled(nodes: Nodes, monkeypatch: pyte
         context = ray._private.worker.global_worker.get_serialization_context()
         seen: list[Any] = []
         true = type(context)._deserialize_pickle5_data
-        monkeypatch.setattr(type(context), "_deserialize_pickle5_data", lambda *a: (seen.append(a[1:]), true(*a))[1])
+
+        def watched(*given: Any) -> Any:
+            seen.append(given)
+            return true(*given)
+
+        monkeypatch.setattr(type(context), "_deserialize_pickle5_data", watched)
         result = await executor.run("import os\nprint('x')\n{'a': os.getpid}", backend="ray")
         assert result.stdout == "x\n"
         assert seen == []
-        ray.get(ray.put({"a": 1}))
+        ray.get(ray.put({1, 2}))
         assert seen  # the control: other values of Ray are
         monkeypatch.undo()
+
+
+async def test_ray_refuses_whoever_has_no_token(visitors: dict[str, subprocess.Popen[str]]) -> None:
+    assert visitors["right"].communicate(timeout=300 * SLOW)[0] == "3\n"  # the control
+    _, said = visitors["wrong"].communicate(timeout=300 * SLOW)
+    assert visitors["wrong"].returncode != 0
+    assert "InvalidAuthToken" in said
 
 
 async def test_sessions_stay_on_their_node(nodes: Nodes) -> None:
@@ -130,27 +143,23 @@ async def test_mixed_runs_are_each_accounted_for_once(nodes: Nodes) -> None:
         count = 120
         submitted = [programs[number % (4 if number % 10 else 5)] for number in range(count)]
 
-        async def run(code: str, language: str, limits: dict[str, float]) -> Any:
-            return await executor.run(code, language, backend="ray", policy="none", limits=limits)
+        def run(code: str, language: str, status: Status) -> asyncio.Task[Any]:
+            limits = {"time": 2.0 if status is Status.TIMEOUT else 120.0 * SLOW}
+            return asyncio.create_task(executor.run(code, language, backend="ray", policy="none", limits=limits))
 
-        tasks = [
-            asyncio.create_task(run(code, language, {"time": 2.0 if status is Status.TIMEOUT else 120.0 * SLOW}))
-            for code, language, status in submitted
-        ]
+        tasks = [run(*each) for each in submitted[: count // 2]]
         victim = nodes.machines[2].node
         assert victim is not None
-        before = survey_by_pid(backend)
         await until(lambda: sum(task.done() for task in tasks) > count // 6)
         os.kill(victim.pid, signal.SIGKILL)  # Ray's processes die with it
-        await until(lambda: sum(task.done() for task in tasks) > count // 3)
-        drained = next(node for node, capacity in before.items() if capacity == 2)
         hub = backend._connected()
-        nodes.head.redoma("cluster", "drain", drained[:12])
+        drained = next(node for node, link in hub.links.items() if link.load.capacity == 2)
+        await asyncio.to_thread(nodes.head.redoma, "cluster", "drain", drained[:12])
+        await until(lambda: len(hub.links) == 2 and hub.links[drained].load.draining)
+        tasks += [run(*each) for each in submitted[count // 2 :]]
         results = await asyncio.gather(*tasks)
         assert [each.status for each in results] == [status for _, _, status in submitted]
         assert len({each.id for each in results}) == count
-        await until(lambda: len(hub.links) == 2)
-        assert hub.links[drained].load.draining
     loads = [each.about.load for each in await asyncio.to_thread(survey, nodes) if each.about is not None]
     assert [load.running + load.queued for load in loads] == [0, 0]
     await until(lambda: left_of(victim) == [])
@@ -158,8 +167,3 @@ async def test_mixed_runs_are_each_accounted_for_once(nodes: Nodes) -> None:
     assert log.verify().ok
     records = Counter(record.kind for record in log.records())
     assert records["intent"] == records["outcome"] >= count
-
-
-def survey_by_pid(backend: Any) -> dict[str, int]:
-    """The capacity of each node with a link, by its id."""
-    return {about.node: about.load.capacity for about in backend._connected().abouts()}

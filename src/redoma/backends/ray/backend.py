@@ -72,7 +72,8 @@ class RayBackend:
 
     def capabilities(self) -> Capabilities:
         """Return what the nodes offer together: each run goes to one that offers all that it needs."""
-        abouts = self._connected().abouts()
+        hub = self._connected()
+        abouts = hub.abouts()
         offers = [
             each for about in abouts for each in about.backends if each.name in self._backends and not each.why_not
         ]
@@ -80,7 +81,7 @@ class RayBackend:
             why = [f"node {about.node[:8]}: {_why_nothing(about, self._backends)}" for about in abouts]
             raise BackendUnavailable(
                 "the cluster has no node for this",
-                why="; ".join(why) or "no node is ready",
+                why="; ".join(filter(None, [*why, hub.problems])) or "it has none that runs anything of Redoma",
                 next="see `redoma cluster status`",
             )
         layers = reduce(lambda found, offer: {**offer.isolation.layers, **found}, offers, dict[str, str]())
@@ -266,7 +267,8 @@ class _Attempt:
 
     async def _end(self, cancelled: asyncio.CancelledError) -> None:
         """Have the node kill the run, and wait until it has."""
-        self._hub.cancel(self._flight)
+        with suppress(BackendUnavailable):  # the hub is being closed: the node will be told that, and so will we
+            self._hub.cancel(self._flight)
         while True:
             try:
                 item = await self._told.get()

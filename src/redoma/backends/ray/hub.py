@@ -15,8 +15,9 @@ from ...models import Request
 from . import protocol as said
 from .link import Link, Lost
 
+_PATIENCE = 120.0  # seconds for Ray to connect, and for the first node to answer
 _LOOK = 2.0  # seconds between looks at the list of nodes
-_START = 90.0  # seconds for the first node to be ready
+_START = 15.0  # seconds for the first node to be listed
 
 Told: TypeAlias = said.News1 | Lost | BackendError
 
@@ -81,7 +82,7 @@ class Hub:
 
     def wait(self) -> None:
         """Wait until nodes can be used. Raises `BackendUnavailable` if the cluster can't be reached."""
-        if not self._ready.wait(_START + 60):
+        if not self._ready.wait(_START + _PATIENCE):
             raise BackendUnavailable("the cluster can't be used", why="no node was ready in time", next=_STATUS)
         if self._failure is not None:
             raise self._failure
@@ -89,6 +90,11 @@ class Hub:
     def abouts(self) -> list[said.About]:
         """Return what every node with a link said of itself when it was opened."""
         return [link.about for link in list(self.links.values()) if link.about is not None]
+
+    @property
+    def problems(self) -> str:
+        """Why there are no links to some nodes."""
+        return "; ".join(f"node {node[:8]}: {why}" for node, why in sorted(self._unable.items()))
 
     def submit(self, flight: Flight) -> None:
         """Place a run as soon as a node has room."""
@@ -142,9 +148,10 @@ class Hub:
         self._loop, self._look_again = asyncio.get_running_loop(), asyncio.Event()
         started = self._loop.time()
         while not self._closing:
-            await self._look()
-            if self.links or (not self._joining and self._loop.time() - started > _START):
+            tried = not self._joining and (self._unable or self._loop.time() - started > _START)
+            if self.links or tried:
                 self._ready.set()
+            await self._look()
             pause = 0.1 if not self._ready.is_set() else _LOOK
             with suppress(TimeoutError):
                 async with asyncio.timeout(pause):
@@ -188,11 +195,12 @@ class Hub:
             await link.open()
             self.links[node] = link
             self._unable.pop(node, None)
-        except Exception as error:
+            self._wake()
+        except Exception as error:  # it is tried again at the next look
             self._unable[node] = str(error) or type(error).__name__
         finally:
             del self._joining[node]
-            self._wake()
+            self._pump()
 
     def _lost(self, link: Link, why: str) -> None:
         self._unable[link.node] = why

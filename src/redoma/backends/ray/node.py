@@ -26,7 +26,7 @@ from ..base import Backend, Control, Outcome, unmet_needs
 from ..hosts import kept_requests
 from . import protocol as said
 
-_GATHER = 0.004  # seconds after the first output: the rest of a burst goes with it
+_GATHER = 0.01  # seconds after the first output: the rest of a burst, or the end, goes with it
 _RATE_OVER = 10.0  # seconds
 _MAX_BLOBS = 256 << 20  # bytes of files that are kept for later runs
 _PROBES = (("python", "1"), ("bash", ":"))  # the smallest program in each language
@@ -40,7 +40,9 @@ class _Run:
         self.control: Control | None = Control() if start.controlled else None
         if self.control is not None:
             self.control.lasts = start.lasts
-        self.task: asyncio.Task[None] | None = None
+        self.task: asyncio.Task[said.Ended | said.Failed] | None = None
+        self.waits = True
+        """Whether it has no place yet."""
         self.told_isolation = False
 
 
@@ -53,7 +55,7 @@ class _Link:
         self.items: deque[tuple[said.News1, int]] = deque()
         self.unseen: said.News | None = None
         """The last news, until the client has said that they arrived."""
-        self.wake = asyncio.Event()
+        self.wake, self.urgent = asyncio.Event(), asyncio.Event()
         self.heard = time.monotonic()
         self.receiving = 0
 
@@ -61,6 +63,8 @@ class _Link:
         size = len(item.data) if isinstance(item, said.Output) else said.encoded_size(item)
         self.items.append((item, size))
         self.wake.set()
+        if not isinstance(item, said.Output):
+            self.urgent.set()
 
     def next_items(self) -> tuple[said.News1, ...]:
         items, size = list[said.News1](), 0
@@ -70,6 +74,7 @@ class _Link:
             size += own
         if not self.items:
             self.wake.clear()
+            self.urgent.clear()
         return tuple(items)
 
 
@@ -155,8 +160,8 @@ class Node:
             with suppress(TimeoutError):
                 async with asyncio.timeout(said.POLL):
                     await link.wake.wait()
-                if all(isinstance(item, said.Output) for item, _ in link.items):
-                    await asyncio.sleep(_GATHER)
+                async with asyncio.timeout(_GATHER):
+                    await link.urgent.wait()
         finally:
             link.receiving -= 1
             link.heard = time.monotonic()
@@ -234,7 +239,7 @@ class Node:
         if self._draining:
             link.tell(said.Failed(id=name, kind="draining"))
             return
-        if self._queued >= self._capacity and self._places.locked():
+        if self._running + self._queued >= 2 * self._capacity:
             link.tell(said.Failed(id=name, kind="busy"))
             return
         if missing := {digest for digest in start.blobs.values() if digest not in self._blobs}:
@@ -247,36 +252,40 @@ class Node:
             whole = msgspec.structs.replace(start.request, files={**start.request.files, **files})
             start = msgspec.structs.replace(start, request=whole)
         run = link.runs[name] = _Run(start)
-        run.task = asyncio.create_task(self._run(link, run))
-
-    async def _run(self, link: _Link, run: _Run) -> None:
-        """Take a run to its end, and tell its client."""
-        name = run.request.id
         self._queued += 1
-        waiting = True
+        run.task = asyncio.create_task(self._run(link, run))
+        # Not at the end of the task: one that is cancelled before its first step does nothing at all.
+        run.task.add_done_callback(lambda task: self._finish(link, run, task))
+
+    async def _run(self, link: _Link, run: _Run) -> said.Ended | said.Failed:
+        """Take a run to its end. Returns what to tell its client."""
+        name = run.request.id
         try:
             async with self._places:
+                run.waits = False
                 self._queued -= 1
-                waiting = False
                 self._running += 1
                 try:
-                    ending: said.Ended | said.Failed = said.ended(name, await self._execute(link, run))
+                    return said.ended(name, await self._execute(link, run))
                 finally:
                     self._running -= 1
         except asyncio.CancelledError as error:
-            ending = said.Failed(id=name, kind="cancelled", network=kept_requests(error))
+            return said.Failed(id=name, kind="cancelled", network=kept_requests(error))
         except RedomaError as error:
             kind = "unsupported" if isinstance(error, Unsupported) else "error"
             network = kept_requests(error)
-            ending = said.Failed(id=name, kind=kind, what=error.what, why=error.why, next=error.next, network=network)
+            return said.Failed(id=name, kind=kind, what=error.what, why=error.why, next=error.next, network=network)
         except Exception as error:  # a bug: the client must hear of it, and not wait for ever
-            ending = said.Failed(id=name, kind="error", what=f"the node failed: {type(error).__name__}", why=str(error))
-        finally:
-            self._queued -= waiting
-            del link.runs[name]
+            return said.Failed(id=name, kind="error", what=f"the node failed: {type(error).__name__}", why=str(error))
+
+    def _finish(self, link: _Link, run: _Run, task: asyncio.Task[said.Ended | said.Failed]) -> None:
+        """Tell the client how a run ended."""
+        name = run.request.id
+        self._queued -= run.waits
+        del link.runs[name]
         self._ended += 1
         self._ends.append(time.monotonic())
-        link.tell(ending)
+        link.tell(said.Failed(id=name, kind="cancelled") if task.cancelled() else task.result())
 
     async def _execute(self, link: _Link, run: _Run) -> Outcome:
         request = run.request
