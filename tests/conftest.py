@@ -18,6 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import hypothesis
 import pytest
 
 import engine_helpers
@@ -46,6 +47,12 @@ if worker := os.environ.get("PYTEST_XDIST_WORKER"):
     os.chmod(tempfile.tempdir, 0o1777)  # noqa: S103 # like /tmp: some tests run as another user
     atexit.register(shutil.rmtree, tempfile.tempdir, ignore_errors=True)
 
+
+# How long an example takes says more about the machine than about the code.
+hypothesis.settings.register_profile(
+    "redoma", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow], print_blob=True
+)
+hypothesis.settings.load_profile("redoma")
 
 pytest_plugins = ("e2b_stage",)
 
