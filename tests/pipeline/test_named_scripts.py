@@ -31,7 +31,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "long.sh": ": 'a long text'\n" * 20_000,
         "package/__main__.py": REMOVES,
         "removes.pl": "unlink glob('*');\n",
-        "prints.pl": "print 6 * 7;\n",
+        "prints.pl": "print 6 * 7;\n# \0\n",
         "task": "#!/usr/bin/env ruby\nsystem('rm -rf src')\n",
         "sub/inner.sh": "python3 removes.py\n",
         "sub/beside.sh": '. "$(dirname "$0")/inner.sh"\n',
@@ -99,6 +99,7 @@ def test_a_script_that_would_be_asked_about_is_asked_about_by_its_name(
         ("perl", "prints.pl"),
         ("python3", "-m", "json.tool"),
         ("bash", "many1.sh"),
+        ("xargs", "./many1.sh"),
     ],
     ids=" ".join,
 )

@@ -93,7 +93,7 @@ class Script(NamedTuple):
         if self.language in ("bash", "python", "javascript"):
             return {"language": self.language, "code": self.text, "argv": self.args}
         option = "-r" if self.language == "php" else "-e"
-        return {"language": "command", "code": "", "argv": (self.language, option, self.text)}
+        return {"language": "command", "code": "", "argv": (self.language, option, self.text.replace("\0", ""))}
 
 
 def visible_to(request: Request, volumes: Sequence[str] = ()) -> View | None:
@@ -200,7 +200,7 @@ def _names_script(fact: Fact) -> bool:
 def _arguments(fact: Executed, request: Request) -> tuple[str, ...]:
     """Return the arguments of a script: those after its name in a command, else those of the request."""
     if fact.args or request.language != "command" or fact.path not in request.argv:
-        return fact.args or request.argv
+        return tuple(arg for arg in fact.args if UNKNOWN not in arg) or request.argv
     return request.argv[request.argv.index(fact.path) + 1 :]
 
 
