@@ -41,7 +41,7 @@ PROGRAMS = [
 
 
 def call(*words: str, **options: Any) -> str:
-    return subprocess.run(words, check=True, stdout=subprocess.PIPE, text=True, **options).stdout
+    return str(subprocess.run(words, check=True, stdout=subprocess.PIPE, text=True, **options).stdout)
 
 
 class Stage:

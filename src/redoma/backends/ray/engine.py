@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import logging
 import os
 import socket
@@ -148,10 +149,10 @@ def _use_token() -> None:
     Ray has no public way to do that. These names are those of 2.60, to which the extra is bound.
     """
     from ray._private.authentication.authentication_token_setup import _enable_token_auth
-    from ray._raylet import AuthenticationTokenLoader
 
     _enable_token_auth()
-    AuthenticationTokenLoader.instance().reset_cache()
+    # Not in the type information of Ray's compiled module.
+    importlib.import_module("ray._raylet").AuthenticationTokenLoader.instance().reset_cache()
 
 
 class Surveyed(msgspec.Struct, frozen=True, kw_only=True):
