@@ -10,15 +10,19 @@ import socket
 import stat
 import time
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
+import uvicorn
+from uvicorn.server import ServerState
 
 from redoma.config import AuditConfig, Config
 from redoma.frontends.http.bodies import RunBody
 from redoma.frontends.http.keys import Keys
+from redoma.frontends.http.server import Connection
 from redoma.frontends.http.service import Service
 from redoma.frontends.http.store import open_store
 from redoma.lib.errors import InvalidRequest
@@ -328,3 +332,32 @@ async def test_large_requests_are_not_loaded_for_a_list(tmp_path: Path) -> None:
     assert [row.body.language for row in rows[:2]] == ["command", "python"]
     assert len(rows) == count
     assert peak < 2 * size
+
+
+async def test_a_body_in_tiny_chunks_is_read_in_small_turns() -> None:
+    """Parsing 256 KiB of them at once would hold up every other connection for most of a second."""
+    pieces: list[int] = []
+
+    class Measured(Connection):
+        def data_received(self, data: bytes) -> None:
+            pieces.append(len(data))
+            super().data_received(data)
+
+    async def answer(scope: object, receive: Callable[[], Awaitable[dict[str, Any]]], send: Any) -> None:
+        while (await receive()).get("more_body"):
+            pass
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
+        await send({"type": "http.response.body"})
+
+    config = uvicorn.Config(answer, lifespan="off", log_level="error")
+    config.load()
+    state = ServerState()
+    listening = await asyncio.get_running_loop().create_server(lambda: Measured(config, state, {}), "127.0.0.1", 0)
+    async with listening:
+        reader, writer = await asyncio.open_connection(*listening.sockets[0].getsockname())
+        writer.write(b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n")
+        writer.write(b"1\r\nx\r\n" * 40_000 + b"0\r\n\r\n")
+        assert (await reader.read()).startswith(b"HTTP/1.1 200")
+        writer.close()
+    assert sum(pieces) > 200_000
+    assert max(pieces) <= 16 << 10

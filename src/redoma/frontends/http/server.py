@@ -28,6 +28,8 @@ DEFAULT_HOST, DEFAULT_PORT = "127.0.0.1", 8800
 _REQUEST_SECONDS = 30.0
 """How long a request may take to arrive, from its first byte to its last."""
 _MAX_HEADERS = 32 << 10
+_MAX_PIECE = 16 << 10
+"""Bytes that are read of one connection in one turn of the event loop: parsing many tiny chunks is slow."""
 _MAX_CONNECTIONS = 1000
 _EVENTS = 3.0
 """Seconds that connections get to end beyond the time that runs get."""
@@ -40,6 +42,7 @@ class Connection(H11Protocol):
     _timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn has it
+        transport.max_size = _MAX_PIECE  # type: ignore[attr-defined] # asyncio reads 256 KiB at once otherwise
         super().connection_made(transport)
         self._watch()
 
