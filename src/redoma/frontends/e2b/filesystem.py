@@ -6,6 +6,7 @@ import asyncio
 import posixpath
 import re
 import stat
+import time
 import uuid
 from collections import deque
 from contextlib import suppress
@@ -25,6 +26,8 @@ _MAX_DEPTH = 64
 _MAX_EVENTS = 10_000
 _EVERY = 0.2
 """Seconds between polls of a watched directory."""
+_REST = 20
+"""How many times as long as a poll took it rests before the next."""
 _PART = re.compile(r"\.[0-9a-f]{8}\.part\Z")  # a file that is still being written
 _TYPES = {"file": "FILE_TYPE_FILE", "directory": "FILE_TYPE_DIRECTORY", "link": "FILE_TYPE_SYMLINK"}
 _LETTERS = {"file": stat.S_IFREG, "directory": stat.S_IFDIR, "link": stat.S_IFLNK}
@@ -165,9 +168,13 @@ class Watch:
 
     async def _go_on(self) -> None:
         try:
+            pause = _EVERY
             while True:
-                await asyncio.sleep(_EVERY)
+                await asyncio.sleep(pause)
+                began = time.monotonic()
                 await self.look()
+                # a directory with many entries is looked at less often: the service has other things to do
+                pause = max(_EVERY, _REST * (time.monotonic() - began))
         except (OSError, RedomaError, Problem) as error:
             self.failed = error
             self._changed.set()
