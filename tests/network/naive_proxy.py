@@ -6,7 +6,6 @@ import contextlib
 import functools
 import re
 import socket
-import ssl
 import threading
 from collections.abc import Callable, Collection, Mapping
 
@@ -77,19 +76,33 @@ class NaiveProxy:
                 client = PROXY_AUTHORITY.context(host).wrap_socket(client, server_side=True)
                 there = trusting(AUTHORITY).wrap_socket(there, server_hostname=host)
                 self._open += [client, there]
+                # one direction after the other: two threads must not use one TLS connection
+                there.sendall(self._filled(_request(client)))
+                return self._pass(there, client)
         else:
             data = data.replace(target, path, 1)
-        there.sendall(self._filled(data))
-        self._start(lambda: self._pass(there, client, False), client)
-        self._pass(client, there, True)
+        there.sendall(data)
+        self._start(lambda: self._pass(there, client), client)
+        return self._pass(client, there)
 
-    def _pass(self, source: socket.socket, target: socket.socket, fill: bool) -> None:
+    def _pass(self, source: socket.socket, target: socket.socket) -> None:
         while data := source.recv(65536):
-            target.sendall(self._filled(data) if fill else data)
-        if not (fill and isinstance(target, ssl.SSLSocket)):  # whose other direction would end, too
-            target.shutdown(socket.SHUT_WR)
+            target.sendall(data)
+        target.shutdown(socket.SHUT_WR)
 
     def _filled(self, data: bytes) -> bytes:
         for placeholder, value in self._secrets.items():
             data = data.replace(placeholder.encode(), value.encode())
         return data
+
+
+def _request(client: socket.socket) -> bytes:
+    """Return a whole request."""
+    data = b""
+    while b"\r\n\r\n" not in data:
+        data += client.recv(65536) or b"\r\n\r\n"
+    length = re.search(rb"(?i)\r\ncontent-length: (\d+)", data)
+    size = data.index(b"\r\n\r\n") + 4 + (int(length[1]) if length else 0)
+    while len(data) < size and (more := client.recv(65536)):
+        data += more
+    return data

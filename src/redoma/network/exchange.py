@@ -103,6 +103,8 @@ class Exchange:
         self._place: Place | None = fixed
         self._method = self._path = ""
         self._status = self._sent = self._received = 0
+        self._left: int | None = None
+        """Bytes of the answer's body that are still to come; None if unknown."""
         self._rule = ""
 
     async def first(self) -> h11.Request | None:
@@ -164,7 +166,8 @@ class Exchange:
         except Failed as failed:
             await self._fail(failed.why, failed.status)
         except asyncio.CancelledError:
-            self._record("failed", ENDED)
+            # A run that has its answer may end before we are done with it.
+            self._record("allowed") if self._left == 0 else self._record("failed", ENDED)
             raise
         except h11.ProtocolError:  # without its words: they may quote a secret, put in by us or sent back by the host
             await self._fail("it can't be written as HTTP/1.1", 502)
@@ -349,18 +352,26 @@ class Exchange:
                 await self._reply(h11.InformationalResponse(status_code=101, headers=event.headers.raw_items()))
                 return True
             if isinstance(event, h11.Response):
-                self._status = event.status_code
+                self._status, self._left = event.status_code, self._size_of_body(event)
                 await self._reply(self._response(event, place))
             elif isinstance(event, h11.Data):
+                self._left = None if self._left is None else self._left - len(event.data)
                 if data := redactor.feed(bytes(event.data)):
                     await self._reply(h11.Data(data=data))
             elif isinstance(event, h11.EndOfMessage):
+                self._left = 0
                 if rest := redactor.finish():
                     await self._reply(h11.Data(data=rest))
                 await self._reply(h11.EndOfMessage())
                 return False
             else:
                 raise ConnectionResetError("the host ended the connection before its answer")
+
+    def _size_of_body(self, head: h11.Response) -> int | None:
+        """Return how long the body of an answer is, if its head says so."""
+        if self._method == "HEAD" or head.status_code in (204, 304):
+            return 0
+        return next((int(value) for name, value in head.headers if name == b"content-length"), None)
 
     async def _pump(self, up: Connected) -> None:
         """Pass bytes on, after an upgrade."""
