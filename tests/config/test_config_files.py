@@ -126,7 +126,7 @@ MISTAKES = {
         1,
         1,
         "zzz",
-        "approval, audit, docker, entries, jail, languages, limits, log, namespace, network, policy, server, sessions, "
+        "approval, audit, cluster, docker, entries, jail, languages, limits, log, namespace, network, policy, server, sessions, "
         "version",
     ),
     "limits: {time: soon}": (1, 16, "limits.time", "expected a number, found the text 'soon'"),

@@ -27,7 +27,7 @@ def test_what_a_user_has_written_is_what_the_backend_gets(tmp_path: Path) -> Non
     assert isinstance(backend, DockerBackend)
     assert backend.box == Box(runtime="runsc", python="registry.example/python:1")  # hardened all the same
     assert backend._host == "unix:///run/other.sock"
-    assert list(executor.backends) == ["jail", "docker", "monty", "lean", "native"]
+    assert list(executor.backends) == ["jail", "docker", "monty", "lean", "ray", "native"]
 
 
 @pytest.mark.parametrize(

@@ -344,7 +344,7 @@ def test_a_shell_completes_files_backends_and_packs() -> None:
     assert completed("exec", "cat", "dat") == ["file"]
     assert completed("exec", "app:shell", "--", "cat", "dat") == ["file"]
     assert "--keep" in completed("try", "--ke")
-    assert completed("run", "--backend", "") == ["auto", "jail", "docker", "monty", "lean", "native"]
+    assert completed("run", "--backend", "") == ["auto", "jail", "docker", "monty", "lean", "ray", "native"]
     assert completed("policy", "explain", "--backend", "na") == ["native"]
     assert completed("run", "--policy", "s") == ["script", "standard", "strict"]
     assert completed("che") == ["check", "checkpoints"]

@@ -53,13 +53,18 @@ def run(words: list[str]) -> int | None:
     if not path or not fits(words):
         return None
     service = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
+    # A signal waits until it is known who takes it: the command may begin before we know that it was taken.
+    before = _signal.pthread_sigmask(_signal.SIG_BLOCK, _PASSED_ON)
     try:
         service.connect(path)
         if not _ask(service, words):
             return None
+        _pass_signals_on(service)
     except OSError:
         service.close()
         return None
+    finally:
+        _signal.pthread_sigmask(_signal.SIG_SETMASK, before)
     return _wait(service)
 
 
@@ -98,8 +103,8 @@ def python() -> list[str]:
     return [sys.executable, sys.prefix, redoma.__file__, redoma.__version__, repr(flags)]
 
 
-def _wait(service: _socket.socket) -> int:
-    """Wait for the exit status, and pass signals on meanwhile."""
+def _pass_signals_on(service: _socket.socket) -> None:
+    """From now on, send signals to the process that carries out the command."""
 
     def pass_on(number: int, frame: object) -> None:
         try:
@@ -110,6 +115,10 @@ def _wait(service: _socket.socket) -> int:
     for number in _PASSED_ON:
         if _signal.getsignal(number) is not _signal.SIG_IGN:
             _signal.signal(number, pass_on)
+
+
+def _wait(service: _socket.socket) -> int:
+    """Wait for the exit status."""
     said = service.recv(1)
     if said:
         return said[0]
