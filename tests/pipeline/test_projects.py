@@ -141,7 +141,8 @@ def test_another_directory_at_the_path_of_the_project_gets_nothing(settings: Con
     victim.mkdir()
     (victim / "a.txt").write_text("somebody else's\n")
     with Executor(settings) as executor:
-        with executor.stream("echo here; read x; echo x > a.txt", "bash", workspace="overlay", project=project) as run:
+        # it lasts until the directory is another one
+        with executor.stream("echo here; sleep 1; echo x > a.txt", "bash", workspace="overlay", project=project) as run:
             for _ in run:
                 project.rename(project.parent / "moved")
                 project.symlink_to(victim)
