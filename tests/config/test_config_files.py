@@ -126,8 +126,8 @@ MISTAKES = {
         1,
         1,
         "zzz",
-        "approval, audit, cluster, docker, entries, jail, languages, limits, log, namespace, network, policy, server, sessions, "
-        "version",
+        "approval, audit, cluster, docker, entries, jail, languages, limits, log, namespace, network, policy, server, "
+        "sessions, version",
     ),
     "limits: {time: soon}": (1, 16, "limits.time", "expected a number, found the text 'soon'"),
     "limits: {time: true}": (1, 16, "limits.time", "expected a number, found true"),
