@@ -65,7 +65,7 @@ def test_earlier_code_that(verdicts: dict[str, dict[str, dict[str, Any]]], who: 
     assert told["holds"], told
     assert told["as_it_should"], told
     assert told["bystander"] == 4711, "another session was touched"
-    assert told["seconds"] < 15 * SLOW, "it kept us busy"
+    assert told["seconds"] < 15 * SLOW, "it kept us waiting"
 
 
 _OWNER = """
