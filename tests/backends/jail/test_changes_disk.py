@@ -163,13 +163,15 @@ async def test_runs_leave_nothing_on_disk(own_place: Path, project: Path, config
 
 @pytest.mark.skipif(bool(NO_OVERLAYS), reason=f"this kernel has no {NO_OVERLAYS}")
 async def test_what_others_wrote_before_a_run_is_not_its_own(own_place: Path, project: Path, config: Config) -> None:
-    """A cell may have waited for its run for hours."""
-    options: dict[str, Any] = {"project": str(project), "workspace": "overlay", "policy": "none"}
+    """A cell may have waited for its run for hours. What is written here must not end the runs of other tests, which
+    have a larger limit."""
+    limits = Limits(disk=16 * MiB)
+    options: dict[str, Any] = {"project": str(project), "workspace": "overlay", "policy": "none", "limits": limits}
     async with AsyncExecutor(config, backends=[JailBackend(minimum=1, changes_on_disk=True)]) as executor:
         await executor.run("true", "bash", **options)
         await asyncio.sleep(1)  # for the next cell, which waits
         others = os.open(own_place / "of others", os.O_CREAT | os.O_WRONLY)
-        os.posix_fallocate(others, 0, 2 << 30)
+        os.posix_fallocate(others, 0, (1 << 30) + 64 * MiB)
         os.close(others)
         waited = await executor.run("sleep 0.3", "bash", **options)
     assert (waited.status, waited.error) == (Status.OK, None)
