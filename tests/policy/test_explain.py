@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -121,6 +122,20 @@ def test_a_file_that_is_run_and_where_programs_are_looked_for_are_facts_too(redo
     assert "file     ./x.sh  (what it holds is run, and an approval is of that)" in out
     assert "PATH     programs are looked for in /a\n" in out
     assert {"Makefile", "z.sh"} <= {*out.split()}
+
+
+def test_what_a_named_script_would_do_is_shown_with_its_line(
+    redoma: Called, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("clean.py").write_text("import shutil\nshutil.rmtree('/srv/data')\n")
+    status, out, _ = redoma("policy", "explain", "--", "python3", "clean.py")
+    assert status == 1
+    assert "clean.py:2: shutil.rmtree('/srv/data')" in out
+    assert "prompt   python.removes" in out
+    shape = json.loads(redoma("policy", "explain", "--json", "--", "python3", "clean.py")[1])
+    assert (shape["decision"], shape["level"]) == ("prompt", "L4")
+    assert {finding["script"] for finding in shape["findings"]} == {"clean.py"}
 
 
 def test_the_command_reads_python_and_words_as_well_and_answers_in_json(redoma: Called) -> None:

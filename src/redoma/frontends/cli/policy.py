@@ -75,6 +75,8 @@ def explain(state: State, /, source: str | None, lang: Language | None, **assume
     if any(place.decision is Decision.ALLOW for place in places):
         must_parse(there.request)
     explanation = explained(state.config.load_policy(assumed["pack"]), there.request, reach=there.evaluation.reach)
+    # With what the scripts that it names would do: the explanation of a request reads no file.
+    explanation = msgspec.structs.replace(explanation, evaluation=there.evaluation, leveled=there.level)
 
     def shape(explanation: Explanation) -> dict[str, Any]:
         plain = explanation.plain()
@@ -306,6 +308,13 @@ def _lines(explanation: Explanation, places: list[PlaceVerdict]) -> Iterator[str
         for finding in explanation.in_text:
             yield f"  {_place(finding.line, finding.column)}{'':9}{shown(finding.text)}".rstrip()
             yield from _of_finding(finding)
+    if in_scripts := [finding for finding in evaluation.findings if finding.script]:
+        yield _head("Scripts", "that it names, judged by their content")
+        for place in dict.fromkeys(finding.text for finding in in_scripts):
+            yield f"{_INDENT}{shown(place)}"
+            for finding in in_scripts:
+                if finding.text == place:
+                    yield from _of_finding(finding)
     if explanation.permits or explanation.others:
         yield _head("Permits", f"{len(explanation.permits)} of this request")
         for permit in explanation.permits:
