@@ -32,10 +32,10 @@ _MAX_JWK = 2048
 # Quoted (also with quotes as written inside a JSON string, HTML or a URL), or bare. A bare value ends where a query
 # string, a connection string, a list or a call would end it. An unclosed quote still opens a value.
 _VALUE = compiled_later(
-    rb"""(?:[bBrRuU]{1,2}(?=["']))?(?:\\{1,7}["'](?P<escaped>[^"'\\\n]+)|\\{1,3}u002[27](?P<unicode>[^"'\\\n]+)"""
+    rb"""(?:[bBrRuUN@]{1,2}(?=["']))?(?:""(?="))?(?:\\{1,7}["'](?P<escaped>[^"'\\\n]+)|\\{1,3}u002[27](?P<unicode>[^"'\\\n]+)"""
     rb"""|"(?P<double>[^"\\\n]*(?:\\.[^"\\\n]*)*)|'(?P<single>[^'\\\n]*(?:\\.[^'\\\n]*)*)"""
     rb"""|(?i:&(?:quot|apos|\#0{0,2}3[49]|\#x0{0,2}2[27]);)(?P<html>[^&<>\n]+(?:&(?:amp|lt|gt|\#\d{2});[^&<>\n]*)*)"""
-    rb"""|%2[27](?P<encoded>[^%\s&"'<>]+(?:%(?!2[27])[0-9A-Fa-f]{2}[^%\s&"'<>]*)*)|(?P<bare>[^\s"'`,;&<>(){}\[\]|\\]+))"""
+    rb"""|%2[27](?P<encoded>[^%\s&"'<>]+(?:%(?!2[27])[0-9A-Fa-f]{2}[^%\s&"'<>]*)*)|(?P<bare>[^\s"'`,;&<>(){}\[\]|\\\x1b]+))"""
 )
 _ENCODED_END = compiled_later(rb"(?i)%(?:2[267]|7d|20|0[ad])")
 _REST_OF_WORD = compiled_later(rb"[^\s\"'`]*")
@@ -45,7 +45,9 @@ _ENV_LINE = compiled_later(rb"(?:^|\n)[ \t]*(?:export )?[A-Z0-9_]*$")
 # Values in place of a secret that are not one: a variable, a template, a mask, our own replacement.
 _STAND_IN = compiled_later(
     rb"""(?i)\$\w|\$[({]|%[(sv{]|\[redacted:|<[^<>]*>$|[^{]{0,99}(?:\$\{|\{\{|\{[a-z_][\w.]*\})"""
-    rb"""|(?:[*x.\-_#?]|\xe2\x80\xa2|\xe2\x80\xa6)+$|your[-_ ]|(?:os|process|env|self|settings|config|secrets)\."""
+    rb"""|(?:[*x.\-_#?]|\xe2\x80\xa2|\xe2\x80\xa6)+$|your[-_ ]"""
+    rb"""|!(?:vault|ref|env|include|secret)\w*$|(?-i:\[[A-Z][A-Z_ ]+\]$|[A-Z0-9]+_[A-Z0-9_]+=$)"""
+    rb"""|(?:os|process|env|self|settings|config|secrets)\."""
 )
 
 # Words that documentation, schemas, types and messages use as values.
@@ -111,7 +113,7 @@ def _is_code_after(text: bytes, end: int) -> bool:
 def _is_token(value: bytes) -> bool:
     """Return whether a value with dots is a token (`s.WJNIZfh1Za3L1RxhVSDqw6Cn`), not code (`settings.API_KEY_V2`)."""
     last = value.rpartition(b".")[2]
-    return len(last) >= 20 and _count(last, _DIGITS) >= 2 and b"_" not in last and _is_strong(last)
+    return len(last) >= 16 and _count(last, _DIGITS) >= 2 and b"_" not in last and _is_strong(last)
 
 
 def _all_of(value: _Value, text: bytes, at: int) -> Span:
@@ -151,6 +153,8 @@ def password(text: bytes, start: int, end: int) -> Span | None:
     """Accept the text between tags (`<password>…</password>`), or the value after a name that means a password."""
     if text[end - 1 : end] == b">" and (element := _ELEMENT.match(text, end)):
         value = element[0]
+        if b"<td" in text[start:end].lower() and not _is_strong(value):  # a table of columns and their types
+            return None
         return None if _STAND_IN.match(value) or value.lower() in _WORDS else element.span()
     return _named_password(text, start, end)
 
@@ -220,7 +224,7 @@ def setting_password(value: _Value, text: bytes, _start: int, _end: int) -> bool
 
 _QUOTED_REST = compiled_later(rb"""[^'"\n]{0,200}""")
 _PASS_WORD = compiled_later(rb"""[ =]?['"]?([^\s'"]+)""")
-_GLUED = compiled_later(rb"\b(?:mysql\w*|mariadb(?:-\w+)?)\s[^\n|;&]*$")
+_GLUED = compiled_later(rb"\b(?:mysql\w*|mariadb(?:-\w+)?|7z[ar]?|(?:un)?rar)\s[^\n|;&]*$")
 _APART = {
     b"w": compiled_later(rb"\bldap\w+\b[^\n|;&]*$"),
     b"P": compiled_later(rb"\b(?:zip|unzip|zipcloak|sqlcmd|bcp|mosquitto_[ps]ub)\b[^\n|;&]*$"),
@@ -256,13 +260,49 @@ def short_option(text: bytes, start: int, end: int) -> Span | None:
     if option in (b"u", b"U", b"-"):  # `user:password`
         colon = text.find(b"%" if option == b"U" else b":", first, last)
         first = colon + 1 if colon >= 0 else last
+        if first == last and text[first : first + 1] in (b"'", b'"'):  # `user:'password'`
+            rest = _QUOTED_REST.match(text, first + 1, first + _MAX_VALUE)
+            first, last = rest.span() if rest else (first, last)
     return (first, last) if last - first >= 4 and not _STAND_IN.match(text[first:last]) else None
 
 
 @_given
-def credential(value: _Value, _text: bytes, _start: int, _end: int) -> bool:
-    """Accept tokens and keys, which are generated: a value that doesn't look so (`token: next`) is a name or a word."""
-    return b" " not in value.text and _is_strong(value.text)
+def whole_value(value: _Value, text: bytes, start: int, _end: int) -> bool:
+    """Accept whatever stands there. Of Windows' options, only that of `net use`."""
+    known = not text.startswith(b" /user:", start) or b"net use " in text[max(0, start - 200) : start]
+    return known and len(value.text) >= 4
+
+
+def dsn_password(text: bytes, start: int, end: int) -> Span | None:
+    """Accept `user:password@tcp(`: what is between the colon and the last `@`."""
+    first, last = start + 1, text.rindex(b"@", start, end)
+    value = text[first:last]
+    named = text[max(0, start - 1) : start].isalnum()
+    return (first, last) if named and not _STAND_IN.match(value) and value.lower() not in _WORDS else None
+
+
+_PIPED = compiled_later(rb"""echo (?:-[ne] )?["']?([^\s"'|$`<>]+)""")
+
+
+def piped(text: bytes, start: int, end: int) -> Span | None:
+    """Accept what `echo` writes to a program that reads a password; of `user:password` the second part."""
+    found = _PIPED.match(text, start, end)
+    if not found:
+        return None
+    first, last = found.span(1)
+    program = text[last:end]
+    if b"-stdin" in program and not re.search(rb"-(?:passw(?:or)?d|pass|token|secret|key)-stdin$", program):
+        return None
+    if program.endswith(b"chpasswd"):
+        first = text.find(b":", first, last) + 1
+    return (first, last) if first and last - first >= 4 else None
+
+
+@_given
+def credential(value: _Value, text: bytes, start: int, _end: int) -> bool:
+    """Accept tokens and keys, which are generated: a value that doesn't look so (`token: next`) is a name or a word.
+    The name of a secret (`arn:aws:secretsmanager:…:secret:name`) is not one."""
+    return b" " not in value.text and _is_strong(value.text) and b"arn:aws:" not in text[max(0, start - 60) : start]
 
 
 def quoted_credential(text: bytes, start: int, end: int) -> Span | None:
@@ -339,6 +379,8 @@ def authorization(text: bytes, start: int, end: int) -> Span | None:
     named = re.search(rb"(?i)authorization\W{1,6}$", text[max(0, start - 24) : start])
     if not named and not (_is_strong(value) if scheme[:2].lower() == b"be" else _is_basic(value)):
         return None
+    if _STAND_IN.match(value):
+        return None
     return end - len(value), end
 
 
@@ -350,7 +392,8 @@ def authorization_header(text: bytes, start: int, end: int) -> Span | None:
     named = re.search(rb"(?i)\b(?:bearer|basic) {1,4}$", text[max(start, at - 12) : at])
     if text.startswith((b"token=", b"key="), at):
         at = text.index(b"=", at) + 1
-    return (at, end) if end - at >= 8 and (named or _is_strong(text[at : min(end, at + _MAX_VALUE)])) else None
+    value = text[at : min(end, at + _MAX_VALUE)]
+    return (at, end) if end - at >= 8 and (named or _is_strong(value)) and not _STAND_IN.match(value) else None
 
 
 _COOKIES = compiled_later(rb"[^\n\r\"']{1,1024}")
@@ -376,6 +419,16 @@ def cookie(text: bytes, start: int, end: int) -> Span | None:
         return None
     last = _REST_OF_WORD.match(text, strong[-1].start(1)) if strong[-1].end() == header.end() else None
     return strong[0].start(1), max(strong[-1].end(1), last.end() if last else 0)
+
+
+_COOKIE_OPTION = compiled_later(rb"\s-[\w-]+[ =]")
+
+
+def cookie_option(text: bytes, start: int, end: int) -> Span | None:
+    """Accept the cookies after `curl -b`."""
+    option = _COOKIE_OPTION.match(text, start, end)
+    named = option and _WEB.search(text, max(0, start - 200), start)
+    return cookie(text, start, option.end()) if option and named else None
 
 
 def _is_basic(value: bytes) -> bool:
@@ -416,6 +469,8 @@ def jwt(text: bytes, start: int, end: int) -> Span | None:
 def key(text: bytes, start: int, end: int) -> Span | None:
     """Accept a private key up to its last line, or, if that is missing, as far as its body goes."""
     # Not part of the combined pattern: each of many beginnings would search for the end again.
+    if text[end : end + 1] in (b'"', b"'", b"`"):  # a sentence about the first line of one
+        return None
     dashes = text.find(b"-----", end)
     if dashes >= 0 and (last := _KEY_END.match(text, dashes)) and KEY_BODY.fullmatch(text, end, dashes):
         return start, last.end()

@@ -27,15 +27,23 @@ class Pattern(msgspec.Struct, frozen=True):
 
 # A quote: literal, in a JSON string (also nested), in HTML, in a URL, and as \u0022.
 _QUOTE = rb"""(?:\\{0,7}["']|&(?i:quot|apos|\#0{0,2}3[49]|\#x0{0,2}2[27]);|%2[27]|\\{1,3}u002[27])"""
+# The colour of text in a terminal.
+_COLOUR = rb"(?:\x1b\[[0-9;]*m)?"
 # What connects a name and its value: `name = `, `"name": `, `name := `, `name => `, `name: str = `, `<name>`, the same
-# escaped; and `name="name" value=`, `"name": "name", "value": `, as in forms and in lists of variables.
+# escaped; `name="name" value=`, `"name": "name", "value": `, as in forms and in lists of variables; and the next cell
+# of a table, or the empty line after a field of a form.
 _IS = (
     rb"""\d?"""
     + _QUOTE
-    + rb"""?\]?(?:[ \t]{0,16}\n?[ \t]?(?::\s?(?:str|bytes|[Ss]tring|SecretStr|Final|&(?:'static )?str)\s{0,2}=|:="""
-    rb"""|=>|={1,3}|:|%3[AaDd]|&\#(?:61|58|x3[AaDd]);|\\{1,3}u003[AaDd]|</key>\s{0,8}<string>|>)\s{0,3}(?:%20)?|&gt;|(?:"""
+    + rb"""?\]?"""
+    + _COLOUR
+    + rb"""(?:[ \t]{0,16}\n?[ \t]?(?::\s?(?:str|bytes|[Ss]tring|SecretStr|Final|&(?:'static )?str)\s{0,2}=|:="""
+    rb"""|=>|={1,3}|:|%3[AaDd]|&\#(?:61|58|x3[AaDd]);|\\{1,3}u003[AaDd]|</key>\s{0,8}<string>|>)"""
+    rb"""(?:[ \t]{4,}|\s{0,3})(?:%20)?"""
+    + _COLOUR
+    + rb"""|&gt;|</td>\s{0,8}<td[^<>\n]{0,20}>|"\r?\n\r?\n|(?:"""
     + _QUOTE
-    + rb""",?|\n)\s{1,8}["']?value["']?\s?[:=]\s?)"""
+    + rb""",?\s{0,8}|\n\s{1,16})["']?value["']?\s?[:=]\s?)"""
 )
 _WORD = rb"[A-Za-z0-9_-]"
 
@@ -49,7 +57,10 @@ PATTERNS: tuple[Pattern, ...] = (
             "-----BEGIN OPENSSH PRIVATE KEY-----\nb3BlbnNzaC1rZXktdjEAAAAA\nb3Blb",
             '{"key": "-----BEGIN PRIVATE KEY-----\\nMIIEvQIBADANBg\\n-----END PRIVATE KEY-----\\n"}',
         ),
-        not_match=("-----BEGIN CERTIFICATE-----\nMIID\n-----END CERTIFICATE-----", "-----BEGIN PUBLIC KEY-----\nMIIB"),
+        not_match=(
+            "-----BEGIN CERTIFICATE-----\nMIID\n-----END CERTIFICATE-----", "-----BEGIN PUBLIC KEY-----\nMIIB",
+            'looking for "-----BEGIN RSA PRIVATE KEY-----" in the file',
+        ),
     ),
     Pattern(
         "private-key",
@@ -60,13 +71,21 @@ PATTERNS: tuple[Pattern, ...] = (
     ),
     Pattern(
         "aws-secret-key",
-        rb"(?i:aws_?secret_?(?:access_?)?key|secret_?access_?key)" + _IS,
+        rb"(?i:aws[_ ]?secret[_ ]?(?:access[_ ]?)?key|secret[_ ]?access[_ ]?key)(?: \[[^\]\n]{1,24}\])?"
+        + _IS,
         checks.aws_secret,
         match=(
             "AWS_SECRET_ACCESS_KEY=wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY",
             '"SecretAccessKey": "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"',
+            "AWS Secret Access Key [None]: wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY",
         ),
         not_match=("AWS_SECRET_ACCESS_KEY=$KEY", "aws_secret_access_key = os.environ['AWS_SECRET_ACCESS_KEY']"),
+    ),
+    Pattern(
+        "aws-secret-key",  # as in the file that the console offers
+        rb"\b(?:AKIA|ASIA)[A-Z2-7]{16}[,;:\t|]{1,2}[A-Za-z0-9/+]{40}\b",
+        match=("bot,AKIAIOSFODNN7EXAMPLE,wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY",),
+        not_match=("AKIAIOSFODNN7EXAMPL,wJalrXUtnFEMI",),
     ),
     *(
         Pattern(kind, shape, match=tuple(examples.split()), not_match=tuple(near.split()))
@@ -145,9 +164,12 @@ PATTERNS: tuple[Pattern, ...] = (
     ),
     Pattern(
         "private-key",  # of a cryptocurrency wallet
-        rb"""(?i:mnemonic|(?:seed|recovery)[ _]phrase)["']?\s?[:=]\s?["']?(?:[a-z]{3,8} ){11,23}[a-z]{3,8}\b""",
+        rb"""(?i:mnemonic|(?:seed|recovery)[ _]phrase)["']?\s?[:=]\s{0,3}["']?(?:[a-z]{3,8} ){11,23}[a-z]{3,8}\b""",
         checks.signature,
-        match=("mnemonic: " + "legal winner thank year " * 3,),
+        match=(
+            "mnemonic: " + "legal winner thank year " * 3,
+            "your recovery phrase:\n\n" + "legal winner thank year " * 3,
+        ),
         not_match=("mnemonic: a memory aid", "Recovery phrase: twelve words that you keep"),
     ),
     Pattern(
@@ -242,7 +264,7 @@ PATTERNS: tuple[Pattern, ...] = (
             "curl -u ana:hunter2 https://h", "curl --user 'ana:pa55 word' https://h", "mysql -u root -phunter2 shop",
             "sshpass -p 'hunter2' ssh h", "docker login -u bot -p hunter2x h", "redis-cli -a hunter2x ping",
             "openssl rsa -passin pass:hunter2 -in k.pem", "openssl rsa -passin pass:'hunter2'",
-            "ldapsearch -x -D cn=a -w hunter2 -b dc=x",
+            "ldapsearch -x -D cn=a -w hunter2 -b dc=x", "curl -u ana:'hunter2' https://h", "7z x a.7z -phunter2",
             "zip -P hunter2 a.zip b", "sshpass -p'hunter2' ssh h", "smbclient //h/s -U ana%hunter2",
         ),
         not_match=(
@@ -279,19 +301,66 @@ PATTERNS: tuple[Pattern, ...] = (
     ),
     Pattern(
         "password",  # ~/.pgpass
-        rb":5432:[A-Za-z0-9_.*-]{1,64}:[A-Za-z0-9_.*-]{1,64}:",
+        rb"(?::5432|\*:\*):[A-Za-z0-9_.*-]{1,64}:[A-Za-z0-9_.*-]{1,64}:",
         checks.password,
-        match=("db.host:5432:app:ana:hunter2",),
+        match=("db.host:5432:app:ana:hunter2", "*:*:*:ana:hunter2"),
         not_match=("listening on 0.0.0.0:5432: ok", "db:5432:app:ana:$PW"),
     ),
     Pattern(
+        "password",  # of Go's MySQL driver
+        rb""":[^\s:@/"'(){}$]{4,40}@(?:tcp|unix)\(""",
+        checks.dsn_password,
+        match=("app:hunter2@tcp(10.0.3.9:3306)/crm?parseTime=true", "ana:correct-horse@unix(/run/mysqld.sock)/x"),
+        not_match=("app:$PW@tcp(db:3306)/x", "ana:password@tcp(db:3306)/x", "dial tcp(4)"),
+    ),
+    Pattern(
+        "password",  # ~/.npmrc, an SMTP dialogue and Windows' shares, where anything is one
+        rb":_password ?= ?|334 UGFzc3dvcmQ6\r?\n(?:[A-Z>]{1,3}:? )?|[ ]/user:\S{1,40} ",
+        checks.whole_value,
+        match=(
+            "//npm.host/:_password=aHVudGVyaHVudGVy", "S: 334 UGFzc3dvcmQ6\nC: aHVudGVyMg==",
+            "net use Z: \\\\nas\\s /user:CORP\\ana hunter2",
+        ),
+        not_match=("//npm.host/:_password=${NPM_PASSWORD}", "net use Z: \\\\nas\\s /user:ana *"),
+    ),
+    Pattern(
+        "password",  # given to a program through its input
+        rb"""\becho (?:-[ne] )?["']?[^\s"'|$`<>]{6,64}["']? ?\| ?"""
+        rb"""(?:sudo )?(?:chpasswd|sudo -S|\w[^\n|]{1,40}-stdin)\b""",
+        checks.piped,
+        match=(
+            "echo x9Yk2LmN4pQr | docker login -u ci --password-stdin h", "echo 'ana:hunter2x' | chpasswd",
+            "echo x9Yk2LmN | sudo -S apt update",
+        ),
+        not_match=("echo $PW | docker login --password-stdin", "echo finished | tee --no-stdin", "echo started | cat"),
+    ),
+    Pattern(
         "credential",
-        rb"-(?i:passw(?:or)?d|(?:store|key)?pass|passphrase|token|secret|(?:api|access|secret|auth)-?key|credentials?)"
-        rb"[ \t]{1,2}",
+        rb"\b(?:setx|setenv|set -[gU]?x) [A-Za-z0-9_]{0,24}(?i:passw(?:or)?d|pass|token|secret|key) {1,2}"
+        rb"|\t(?:TRUE|FALSE)\t[0-9]{1,12}\t[\w.-]{1,40}\t",  # a browser's cookies as text
         checks.credential,
         match=(
+            'setx API_TOKEN "x9Yk2LmN4pQr"', "set -gx GITEA_TOKEN x9Yk2LmN4pQr",
+            ".h.org\tTRUE\t/\tTRUE\t1790000000\tsession_token\tx9Yk2LmN4pQr7StU",
+        ),
+        not_match=(".h.org\tTRUE\t/\tFALSE\t0\ttheme\tdark", "set -x PATH_KEY value", "setx API_TOKEN %TOKEN%"),
+    ),
+    Pattern(
+        "cookie",
+        rb"\s(?:-b|--cookie)[ =][\"']?[\w.-]{1,24}=",
+        checks.cookie_option,
+        match=('curl -b "auth_session=x9Yk2LmN4pQr7StU" https://h', "curl --cookie sid=x9Yk2LmN4pQr7StU https://h"),
+        not_match=("git checkout -b name=x9Yk2LmN4pQr7StU", "curl -b theme=dark https://h"),
+    ),
+    Pattern(
+        "credential",
+        rb"-(?i:passw(?:or)?d|(?:src|dest)?(?:store|key)?pass|passphrase|token|secret|(?:api|access|secret|auth)-?key|credentials?)"
+        rb"(?:[ \t]{1,2}|[\"'],\s{0,2})",
+        checks.credential,
+        match=(
+            '["app", "--admin-token", "x9Yk2LmN4pQr"]', "kubeadm join h --token ba065d.xk98467y1uyyvc79",
             "docker login --username bot --password x9Yk2LmN h", "cli --api-key x9Yk2LmN4pQr",
-            "keytool -storepass x9Yk2LmN",
+            "keytool -storepass x9Yk2LmN", "keytool -srcstorepass x9Yk2LmN",
         ),
         not_match=(
             "--password TEXT  The password", "--token TOKEN", '--password "$PW"', "--password-stdin", "-pass the ball",
@@ -306,15 +375,17 @@ PATTERNS: tuple[Pattern, ...] = (
             "Authorization: Basic YWRtaW46aHVudGVyMg==",
         ),
         not_match=(
+            "Authorization: Bearer YOUR_ACCESS_TOKEN",
             "basic knowledge of bearers", "Basic authentication", "Authorization: Bearer $TOKEN", 'f"Bearer {token}"',
         ),
     ),
     Pattern(
         "password",
-        rb"(?i:passw(?:or)?d|passphrase|passcode|pwd|[_.&?-]pass|\bpsk|senha|contrase\xc3\xb1a|passwort|authtok"
-        rb"|mot de passe)"
+        rb"(?i:passw(?:or)?d|passphrase|passcode|pwd|[_.&?-]pass|\bpsk|senha(?:[_-][a-z]{2,12})?|contrase(?:\xc3\xb1|n)a"
+        rb"|passwort|kennwort|authtok|mot[ _]de[ _]passe)"
         + _IS
-        + rb"|(?:^|\n)pass ?= ?|(?i:type=['\"]?password['\"]?[^<>\n]{0,80}\svalue=)"
+        + rb"|(?:^|\s)pass ?= ?|(?i:[<:]passw(?:or)?d type=[^<>\n]{1,40}>)"
+        rb"|(?i:type=['\"]?password['\"]?[^<>\n]{0,80}\svalue=)"
         rb"|(?i:\bdefine\(\s?['\"](?:[a-z_]{0,40}passw(?:or)?d|(?:secure_)?(?:auth|logged_in|nonce)_(?:key|salt))['\"],\s?)"
         rb"|(?i:\bvariable \"[\w-]{0,40}passw(?:or)?d\" \{[^{}]{0,200}\bdefault\s{0,9}=\s{0,9})",
         checks.password,
@@ -328,6 +399,12 @@ PATTERNS: tuple[Pattern, ...] = (
             "Passwort: hunter2", "<password>{a+1,b}</password>", '<input type="password" id="p" value="hunter2">',
             "define( 'DB_PASSWORD', 'hunter2' );", "define('AUTH_KEY', 'x9#Yk 2LmN 4pQr');", "user=ana&pass=hunter2",
             'variable "db_password" {\n  type = string\n  default = "hunter2"\n}', "[drive]\npass = x9Yk2LmN4pQr",
+            "senha_banco = 'hunter2'", "mot_de_passe=hunter2", "\x1b[33mpassword\x1b[0m: \x1b[32mhunter2\x1b[0m",
+            '<wsse:Password Type="PasswordText">hunter2</wsse:Password>', '{"name":"DB_PASSWORD","value":"hunter2"}',
+            'name="password"\r\n\r\nhunter2\r\n', "ALTER LOGIN sa WITH PASSWORD = N'hunter2'",
+            "<td>db_password</td><td class=v>x9Yk2LmN</td>", "login = ana  pass = x9Yk2LmN4pQr",
+            "- name: DB_PASSWORD\n            value: hunter2", "SMTP_PASS:       x9Yk2LmN4pQr",
+            'password = \"\"\"hunter2\"\"\"',
         ),
         not_match=(
             "password = None", "password: str", "password=os.environ['P']", "PASSWORD=$PASS", "password=***",
@@ -337,12 +414,18 @@ PATTERNS: tuple[Pattern, ...] = (
             "if password > minimum:", "PASS: test_login1", "pass = compute(x1)", '<input type="password" value="">',
             "define('AUTH_KEY', 'put your unique phrase here');", "define('DB_PASSWORD', getenv('PW1234567'));",
             "<password>${env.PW}</password>", "Passwort: erforderlich", "<td>password</td><td>text</td>",
-            '<a href="#psk">Pre-shared keys</a>',
+            '<a href="#psk">Pre-shared keys</a>', "<td>password</td><td>varchar</td>",
+            "password: !vault_ref db/password",
+            "DB_PASSWORD=\nAPI_KEY=\n", '"password"=>"[FILTERED]"', "pass = compute(x1)  # pass = 2",
+            '<label for="password" class="wide">Kennwort</label>', '"name":"password","type":"string"',
         ),
     ),
     Pattern(
         "credential",
-        rb"(?i:secret|token|credentials?|sessionid|sessid|connect\.sid|secret_key_base|connection_?string|[_\"]auth|client-key-data|x-jfrog-art-api|honeycomb-team|sonar\.login"
+        rb"(?i:secret[oa]?|segredo(?:[_-][a-z]{2,12})?|token(?:[_-](?:acesso|access|value|auth))?|\"pass|geheimnis"
+        rb"|(?:chave|clave|cl\xc3\xa9|cle)[ _-]?(?:de[ _-])?"
+        rb"(?:api|acess?o|secr?eta|privada|secr(?:e|\xc3\xa8)te|priv(?:e|\xc3\xa9)e)"
+        rb"|api[_-]?schl(?:\xc3\xbc|ue)ssel|\.docker(?:configjson|cfg)|credentials?|[a-z]_session|sessionid|sessid|connect\.sid|secret_key_base|connection_?string|[_\"]auth|client-key-data|x-jfrog-art-api|honeycomb-team|sonar\.login"
         rb"|(?:api|access|account|secret|priv|private|signing|encryption|auth|shared|master|app|application|admin"
         rb"|license|session|cookie|service"
         rb"|role|subscription|server|webhook|deploy|hmac|jwt|fernet|crypt|consumer|client|ingest|write|rest)"
@@ -360,11 +443,18 @@ PATTERNS: tuple[Pattern, ...] = (
             "<key>ApiToken</key>\n<string>x9Yk2LmN4pQr7S</string>",
             "&lt;input name=&quot;api_key&quot; value=&quot;x9Yk2LmN4pQr7S&quot;&gt;",
             "&lt;apiToken&gt;x9Yk2LmN4pQr7S&lt;/apiToken&gt;",
+            "chave_api=x9Yk2LmN4pQr7S", "chaveApi: 'x9Yk2LmN4pQr7S'", "clave_secreta=x9Yk2LmN4pQr7S",
+            'NSString *const kUploadToken = @"x9Yk2LmN4pQr7S"', '{"laravel_session": "x9Yk2LmN4pQr7S"}',
+            "segredo_cliente: x9Yk2LmN4pQr7S", "token_acesso=x9Yk2LmN4pQr7S", '"user":"ana","pass":"x9Yk2LmN4pQr"',
+            "\x1b[1mAPI_KEY\x1b[0m=x9Yk2LmN4pQr7S", ".dockerconfigjson: eyJhdXRocyI6IHsiZ2hjci5pbyI6",
+            '{"name":"remember_token","value":"x9Yk2LmN4pQr7S"}', "<td>API_SECRET</td>\n<td>x9Yk2LmN4pQr7S</td>",
         ),
         not_match=(
             "token = get_token()", "token = tokens[0]", "eos_token: 151643", "max_tokens=4096", "secret: my-secret",
             "token: Optional[str] = None", "api_key=settings.API_KEY_V2", "secret=/run/secrets/db1234",
-            'token: "next page"', "certtool --generate-privkey &gt; x509-ca-key.pem",
+            'token: "next page"', "certtool --generate-privkey &gt; x509-ca-key.pem", "token_access: granted",
+            '{"pass": "test_login", "fail": 2}', "chave_api: consulte o manual", "token=settings.token_v2_name",
+            "arn:aws:secretsmanager:sa-east-1:497362728643:secret:prod/db-aB3xYz",
         ),
     ),
     Pattern(
@@ -395,9 +485,14 @@ PATTERNS: tuple[Pattern, ...] = (
     ),
     Pattern(
         "credential",
-        rb"(?i:\b(?:passw(?:or)?[dt]|passphrase|senha|api key|token|secret(?: key)?))"
-        rb"""(?:(?i: is| was| lautet| provided| set to| changed to| reset to| for \S{1,64}):? {1,2}| ["'])"""
-        rb"|(?i:\bunseal key [0-9]{1,2}: )"
+        rb"(?i:(?:passw(?:or)?[dt]|\bpassphrase|\bsenha|\bapi key|\btoken|\bsecret(?: key)?))"
+        rb"""(?:(?i: is generated for \S{1,64}| is| was| lautet| provided"""
+        rb"""| set to| changed to| reset to| for (?:user )?\S{1,64}(?: is)?):? {1,2}| ["'])"""
+        rb"|(?i:\bsenha)(?: [^\s:=]{1,12}){0,8} (?:\xc3\xa9|foi alterada para):? {1,2}"
+        rb"|(?i:\bunseal key [0-9]{1,2}: |\benable (?:secret|password) (?:[0-9] )?|\bkey content {1,16}: )|> AUTH "
+        rb"|\$\{?[A-Z0-9_]{0,24}(?:TOKEN|SECRET|PASSWORD|API_KEY)\}?[\"']?\n"
+        rb"|(?:TOKEN|SECRET|PASSWORD|API_KEY)[\"']\]\n[\"']|\bsqlplus [\w.]{1,32}/"
+        rb"|PDO->__construct\('[^'\n]{1,48}', '[^'\n]{1,32}', '"
         rb"|(?i:\b(?:username|connect) \S{1,64} (?:privilege [0-9]{1,2} )?(?:password|secret)(?: [0-9])? )"
         rb"|\b(?:(?:wandb|cargo) login|add-authtoken|mc alias set(?: \S{1,99}){3}|secret set \w{1,60} (?:-b|--body)"
         rb"|configure set \w{0,40}secret\w{0,40}|define \w{0,60}(?:PASSWORD|SECRET|TOKEN|KEY)"
@@ -405,15 +500,21 @@ PATTERNS: tuple[Pattern, ...] = (
         rb"""|\(\s?["'][\w.-]{0,60}(?i:passw(?:or)?d|token|secret|api[_.-]?key)["'],\s?["']""",
         checks.quoted_credential,
         match=(
-            "Your new password is: x9Yk2LmN", "denied for password 'x9Yk2LmN'",
+            "Your new password is: x9Yk2LmN", "New password for user ana is: x9Yk2LmN",
+            "A senha do usu\u00e1rio ana \u00e9 x9Yk2LmN", "denied for password 'x9Yk2LmN'",
             "Incorrect API key provided: x9Yk2LmN4pQr.", "[sudo] password for ana: x9Yk2LmN",
             "wandb login x9Yk2LmN4pQr", 'os.Setenv("DB_PASSWORD", "x9Yk2LmN")', "Das Passwort lautet x9Yk2LmN",
             "ngrok config add-authtoken x9Yk2LmN4pQr", "Unseal Key 1: x9Yk2LmN4pQr", '#define WIFI_PASSWORD "x9Yk2LmN"',
+            "a temporary password is generated for root@localhost: x9Yk2LmN", 'storePassword "x9Yk2LmN4pQr"',
+            "enable secret 0 x9Yk2LmN4pQr", "127.0.0.1:6379> AUTH x9Yk2LmN4pQr", "Key Content            : x9Yk2LmN",
+            "$ echo $DEPLOY_TOKEN\nx9Yk2LmN4pQr", ">>> os.environ['DB_PASSWORD']\n'x9Yk2LmN4pQr'",
+            "sqlplus system/x9Yk2LmN4pQr@//h:1521/X", "PDO->__construct('mysql:host=h', 'ana', 'x9Yk2LmN4pQr', Array)",
             "aws configure set aws_secret_access_key x9Yk2LmN4pQr", "username ana password 7 0A1B2C3D4E5F6071",
         ),
         not_match=(
             "password is required", "the token is invalid", "password 'incorrect'", "token was revoked 2024-11-16",
             "a token 'abc'", 'getattr(user, "password", "none1234")', 'Column("token", "varchar")',
+            "$ echo $TOKEN\nfinished the build", "enable secret 5 times", "sqlplus system/manager", "> AUTH required",
             "wandb login --relogin", "password for ana: denied", "cargo login --registry corp",
         ),
     ),
