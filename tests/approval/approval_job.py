@@ -31,7 +31,7 @@ class Job:
         self.place = place / "job"
         self.place.mkdir()
         audit = AuditConfig(directory=place / "audit")
-        self.config = Config(audit=audit, state=place / "state", approval=ApprovalConfig(approver="queue", timeout=5))
+        self.config = Config(audit=audit, state=place / "state", approval=ApprovalConfig(approver="queue", timeout=60))
         self.log = AuditLog(audit.directory)
 
     def write(self, path: str, text: str) -> None:

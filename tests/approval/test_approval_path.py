@@ -169,7 +169,7 @@ ENTRY = NativeEntry(name="shell", default_work_dir=Path("/tmp"))
     ids=str,
 )
 async def test_an_executor_that_is_configured_anew_is_asked_about_again(way: Way, change: dict[str, Any]) -> None:
-    way.change(entries={"app:shell": ENTRY}, approval=ApprovalConfig(approver="queue", timeout=1))
+    way.change(entries={"app:shell": ENTRY}, approval=ApprovalConfig(approver="queue", timeout=60))
     asked: list[Ask] = []
 
     def remember(ask: Ask) -> Approval:

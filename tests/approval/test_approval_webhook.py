@@ -28,6 +28,11 @@ def listener() -> Iterator[Listener]:
     made.close()
 
 
+@pytest.fixture(autouse=True)
+def _time_to_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(webhook_module, "SECONDS", 60.0)  # our own thread answers, and may get no processor for a while
+
+
 @pytest.fixture
 def stage(tmp_path: Path) -> Stage:
     return Stage(tmp_path)

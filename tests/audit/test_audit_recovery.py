@@ -38,7 +38,7 @@ def test_kill_9_at_any_moment_leaves_a_log_that_verifies_after_recovery(director
             record = log.append("intent", "x", {"code": "x" * random.choice([10, 5_000, 500_000])})
             os.write(pipe, record.seq.to_bytes(8))
 
-    for _ in range(30):
+    for number in itertools.count(1):
         ours, theirs = os.pipe()
         pid = fork(functools.partial(append_for_ever, theirs))
         os.close(theirs)
@@ -54,7 +54,9 @@ def test_kill_9_at_any_moment_leaves_a_log_that_verifies_after_recovery(director
         torn += not found.ok
         log.append("intent", "after", INTENT)
         assert log.verify().ok
-    assert acknowledged > 30
+        if number >= 30 and acknowledged > 30:  # more often on a busy machine, where some are killed before they begin
+            break
+        assert number < 300
     assert [record.kind for record in log.records()].count("recovered") == torn
 
 

@@ -11,6 +11,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from monitor_stage import redoma_command as redoma_command
 
 Command = Callable[..., subprocess.CompletedProcess[str]]
 

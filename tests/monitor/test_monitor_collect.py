@@ -14,8 +14,9 @@ from typing import Any
 
 import pytest
 from monitor_stage import executor as executor
+from monitor_stage import patient as patient
+from patience import SECONDS, GivesUpOn
 
-from redoma.monitor import collect as collecting
 from redoma.monitor import machine
 from redoma.monitor.collect import BoundedCalls, TimedOut, collect
 from redoma.monitor.model import CommandProbe, Facts, FileProbe, HttpProbe, Probe, TcpProbe
@@ -45,7 +46,7 @@ def server(answer: Callable[[socket.socket], None]) -> Iterator[tuple[str, list[
         thread.start()
         yield f"http://127.0.0.1:{listening.getsockname()[1]}/health?full=1", asked
         listening.shutdown(socket.SHUT_RDWR)
-    thread.join(5)
+    thread.join(SECONDS)
     assert not thread.is_alive()
 
 
@@ -114,8 +115,7 @@ def test_a_file_system_that_never_answers_costs_only_itself(
     gone = machine.Mount("/proc", "server:/export", "nfs4", False)
     monkeypatch.setattr(machine, "stored", lambda: [machine.Mount("/", "/dev/vda", "ext4", False), gone])
     monkeypatch.setattr(os, "statvfs", statvfs)
-    monkeypatch.setattr(collecting, "MOUNT_SECONDS", 0.2)
-    calls = BoundedCalls()
+    calls = GivesUpOn("mount /proc", 0.2)
     try:
         facts, problems = executor.wait(collect({}, executor.core, calls))
         again, _ = executor.wait(collect({}, executor.core, calls))
@@ -160,18 +160,26 @@ def test_what_work_itself_raises_is_not_taken_for_being_late() -> None:
     def slow() -> None:
         raise TimeoutError("of its own")
 
+    late = threading.Event()
+
     async def both() -> None:
         with pytest.raises(TimeoutError, match="of its own"):
-            await BoundedCalls().run("it", slow, 5)
+            await BoundedCalls().run("it", slow, SECONDS)
         with pytest.raises(TimedOut, match=r"within 0\.1 s"):
-            await BoundedCalls().run("it", lambda: time.sleep(0.5), 0.1)
+            await BoundedCalls().run("it", late.wait, 0.1)
 
-    asyncio.run(both())
+    try:
+        asyncio.run(both())
+    finally:
+        late.set()
 
 
 async def test_what_ends_in_the_moment_its_time_is_over_has_ended() -> None:
     waiting = asyncio.ensure_future(BoundedCalls().run("x", lambda: 7, 0.05))
     await asyncio.sleep(0)  # it has begun
+    for thread in threading.enumerate():
+        if thread.name == "redoma-monitor-x":
+            thread.join()
     time.sleep(0.1)  # noqa: ASYNC251 - a loop that is held up finds both, the answer and that it is late
     assert await waiting == 7
 
@@ -225,8 +233,8 @@ def test_what_is_no_file_is_a_problem_and_what_is_not_there_a_fact(executor: Exe
 
 def test_an_endpoint_is_ok_if_it_says_what_is_expected(executor: Executor) -> None:
     with server(says('{"status": "ok\x1b[31m"}')) as (url, asked):
-        facts, _ = found(executor, HttpProbe(url=url, expect='"status": "ok'))
-        other, _ = found(executor, HttpProbe(url=url, expect="^down$"))
+        facts, _ = found(executor, HttpProbe(url=url, expect='"status": "ok', timeout=SECONDS))
+        other, _ = found(executor, HttpProbe(url=url, expect="^down$", timeout=SECONDS))
     assert facts["ok"]
     assert facts["status"] == 200
     assert facts["body"] == '{"status": "ok"}'
@@ -240,7 +248,7 @@ def test_whoever_answers_does_not_decide_where_we_look(executor: Executor, monke
     with server(says("ok")) as (elsewhere, asked):
         monkeypatch.setenv("http_proxy", elsewhere)
         with server(says("", "302 Found", f"Location: {elsewhere}\r\n")) as (url, _):
-            facts, _ = found(executor, HttpProbe(url=url))
+            facts, _ = found(executor, HttpProbe(url=url, timeout=SECONDS))
     assert not facts["ok"]
     assert facts["status"] == 302
     assert asked == []
@@ -276,16 +284,16 @@ def test_a_server_that_drips_is_given_up_and_hung_up_on(executor: Executor, head
     with server(drip(head)) as (url, _):
         facts, _ = found(executor, HttpProbe(url=url, timeout=0.3), calls)
         for thread in calls._hanging.values():
-            thread.join(5)  # which would have gone on for ever
+            thread.join(SECONDS)  # which would have gone on for ever
             assert not thread.is_alive()
     assert not facts["ok"]
     assert facts["error"]
-    assert facts["seconds"] < 5
+    assert facts["seconds"] < SECONDS
 
 
 def test_a_server_that_sends_a_gigabyte_is_read_at_its_beginning_only(executor: Executor) -> None:
     with server(flood) as (url, _):
-        facts, _ = found(executor, HttpProbe(url=url))
+        facts, _ = found(executor, HttpProbe(url=url, timeout=SECONDS))
     assert facts["ok"]
     assert facts["size"] == 64 * 1024
     assert len(facts["body"]) == 4000
@@ -293,10 +301,10 @@ def test_a_server_that_sends_a_gigabyte_is_read_at_its_beginning_only(executor: 
 
 def test_a_server_that_speaks_no_http_or_is_not_there_is_down(executor: Executor) -> None:
     with server(lambda connection: connection.sendall(b"SSH-2.0-x\r\n")) as (url, _):
-        facts, _ = found(executor, HttpProbe(url=url))
+        facts, _ = found(executor, HttpProbe(url=url, timeout=SECONDS))
     assert not facts["ok"]
     assert "SSH-2.0-x" in facts["error"]
-    facts, _ = found(executor, HttpProbe(url=url))
+    facts, _ = found(executor, HttpProbe(url=url, timeout=SECONDS))
     assert not facts["ok"]
     assert facts["error"] == "Connection refused"
     assert facts["status"] is None
@@ -305,7 +313,7 @@ def test_a_server_that_speaks_no_http_or_is_not_there_is_down(executor: Executor
 def test_a_port_is_open_closed_or_never_answers(executor: Executor) -> None:
     with closing(socket.create_server(("127.0.0.1", 0), backlog=0)) as listening:
         port = listening.getsockname()[1]
-        facts, _ = found(executor, TcpProbe(host="127.0.0.1", port=port))
+        facts, _ = found(executor, TcpProbe(host="127.0.0.1", port=port, timeout=SECONDS))
         assert facts["open"]
         assert facts["error"] is None
         with ExitStack() as stack:
@@ -316,7 +324,7 @@ def test_a_port_is_open_closed_or_never_answers(executor: Executor) -> None:
             facts, _ = found(executor, TcpProbe(host="127.0.0.1", port=port, timeout=0.2))
             assert not facts["open"]
             assert facts["error"]
-    facts, _ = found(executor, TcpProbe(host="127.0.0.1", port=port))
+    facts, _ = found(executor, TcpProbe(host="127.0.0.1", port=port, timeout=SECONDS))
     assert not facts["open"]
     assert facts["error"] == "Connection refused"
 

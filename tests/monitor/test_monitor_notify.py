@@ -7,7 +7,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +14,8 @@ from typing import Any
 
 import pytest
 from after_stage import CRITICAL, NOON, OK, UNKNOWN, WARNING, Place, found
+from monitor_stage import patient as patient
+from patience import PROGRAM, GivesUpOn
 
 from listening import Listener
 from redoma.monitor import actions
@@ -113,13 +114,12 @@ async def test_nobody_is_led_elsewhere(place: Place, listener: Listener, monkeyp
     assert not seen.deeds[0].ok
 
 
-async def test_one_that_hangs_holds_nobody_up_and_is_shown(
-    place: Place, listener: Listener, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(actions, "NOTICE_SECONDS", 0.2)
+async def test_one_that_hangs_holds_nobody_up_and_is_shown(place: Place, listener: Listener) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         hung = WebhookNotifier(url=f"http://127.0.0.1:{silent.getsockname()[1]}/")
-        seen = await place.after(notify={"hung": hung, **ops(listener)}).follow(found(CRITICAL))
+        after = place.after(notify={"hung": hung, **ops(listener)})
+        after._calls = GivesUpOn("hung disk", 0.2)
+        seen = await after.follow(found(CRITICAL))
     assert {deed.name: deed.ok for deed in seen.deeds} == {"ops": True, "hung": False}
     assert len(listener.posted) == 1
 
@@ -236,15 +236,14 @@ notify:
 def test_a_kill_while_somebody_is_told_neither_loses_nor_doubles_the_notice(tmp_path: Path, listener: Listener) -> None:
     file = tmp_path / "monitor.yaml"
     file.write_text(_PLAN.format(url=listener.url))
-    program = str(Path(sys.executable).with_name("redoma"))
-    command = [program, "monitor", "watch", "--plain", "--interval", "0.2", "--file", str(file)]
+    command = [*PROGRAM, "monitor", "watch", "--plain", "--interval", "0.2", "--file", str(file)]
     started: list[subprocess.Popen[str]] = []
 
     def run(*more: str) -> tuple[int, str]:
         both = subprocess.STDOUT
         with subprocess.Popen([*command, *more], text=True, stdout=subprocess.PIPE, stderr=both) as process:
             started.append(process)
-            printed = process.communicate(timeout=60)[0]
+            printed = process.communicate(timeout=300)[0]
         return process.returncode, printed
 
     killed = threading.Event()

@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from after_stage import CRITICAL, NOON, OK, UNKNOWN, WARNING, Place, found, mending
+from monitor_stage import patient as patient
 
 from redoma.approval import Ledger
 from redoma.audit import AuditLog

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 from monitor_stage import executor as executor
+from monitor_stage import patient as patient
 
 from redoma.config import PolicyConfig
 from redoma.models import Decision

@@ -483,7 +483,7 @@ def test_the_command_line_shows_output_as_it_comes() -> None:
         assert process.stdout.readline() == b"first\n"
         assert process.poll() is None
         process.send_signal(signal.SIGINT)
-        assert process.wait(20) == 130
+        assert process.wait(60) == 130
 
 
 def test_a_reader_that_has_enough_ends_the_run() -> None:
@@ -494,4 +494,4 @@ def test_a_reader_that_has_enough_ends_the_run() -> None:
         assert process.stdout is not None
         os.read(process.stdout.fileno(), 10)
         process.stdout.close()
-        assert process.wait(20) == 141
+        assert process.wait(60) == 141

@@ -104,9 +104,11 @@ async def test_policy_none_is_explicit_and_on_record(config: Config) -> None:
 
 
 async def test_a_cancelled_run_is_on_record_as_killed(config: Config) -> None:
-    async with AsyncExecutor(config, backends=[FakeBackend(Answer(delay=60), name="monty")]) as executor:
+    backend = FakeBackend(Answer(delay=60), name="monty")
+    async with AsyncExecutor(config, backends=[backend]) as executor:
         task = asyncio.create_task(executor.run("x", limits={"time": 60}))
-        await asyncio.sleep(0.1)
+        while not backend.requests and not task.done():  # noqa: ASYNC110 - a list has no event
+            await asyncio.sleep(0.01)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
@@ -281,19 +283,19 @@ def test_a_forked_child_runs_or_says_why_not(
 
 
 def test_control_c_ends_the_run_before_the_program(tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
     program = (
         "import redoma, sys\n"
-        "try: redoma.run('sleep 77', 'bash', backend='native', limits={'time': 60})\n"
+        f"try: redoma.run('echo > {mark}; sleep 77', 'bash', backend='native', limits={{'time': 60}})\n"
         "except KeyboardInterrupt: print('interrupted')"
     )
     process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
     log = Path(os.environ["HOME"])
-    deadline = time.monotonic() + 20
-    while not list(log.rglob("audit-*.jsonl")) and time.monotonic() < deadline:
+    deadline = time.monotonic() + 60
+    while not mark.exists() and time.monotonic() < deadline:
         time.sleep(0.05)
-    time.sleep(0.5)
     process.send_signal(signal.SIGINT)
-    assert process.communicate(timeout=20)[0] == "interrupted\n"
+    assert process.communicate(timeout=60)[0] == "interrupted\n"
     (file,) = log.rglob("audit-*.jsonl")
     assert json.loads(file.read_text().splitlines()[-1])["data"]["status"] == "killed"
 
@@ -305,13 +307,14 @@ def test_killing_redoma_kills_the_run_and_removes_its_directory(tmp_path: Path) 
         f"import redoma; redoma.run('echo $$ > {mark}; sleep 78', 'bash', backend='native', limits={{'time': 60}})"
     )
     process = subprocess.Popen([sys.executable, "-c", program], env={**os.environ, "TMPDIR": str(temporary)})
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while not (mark.exists() and mark.read_text().strip()) and time.monotonic() < deadline:
         time.sleep(0.05)
     guest = Path("/proc", mark.read_text().strip())
     assert len(list(temporary.iterdir())) == 1
     process.kill()
     process.wait()
+    deadline = time.monotonic() + 30  # the guest itself would go on for longer
     while (guest.exists() or list(temporary.iterdir())) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not guest.exists()

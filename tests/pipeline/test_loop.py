@@ -43,7 +43,8 @@ def _in_thread(work: object) -> str:
         return pool.submit(work).result()  # type: ignore[arg-type]
 
 
-def test_the_caller_itself_drives_the_loop(loop: SharedLoop) -> None:
+def test_the_caller_itself_drives_the_loop(loop: SharedLoop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("redoma.pipeline.loop._HAND_OVER", 60.0)
     for _ in range(3):
         assert _in_thread(lambda: loop.wait(_name_of_thread(0.01))).startswith("caller")
 
@@ -101,12 +102,24 @@ def test_many_threads_at_once_each_get_their_own_answer(loop: SharedLoop) -> Non
 
 
 def test_work_outlives_the_caller_who_drove_the_loop_meanwhile(loop: SharedLoop) -> None:
+    driving, joined, left = threading.Event(), threading.Event(), threading.Event()
+
+    async def meanwhile(begun: threading.Event, over: threading.Event) -> str:
+        begun.set()
+        while not over.is_set():  # noqa: ASYNC110 - an event of threads
+            await asyncio.sleep(0.005)
+        return threading.current_thread().name
+
     with ThreadPoolExecutor(2) as pool:
-        short = pool.submit(lambda: loop.wait(_name_of_thread(0.05)))
-        time.sleep(0.02)
-        long = pool.submit(lambda: loop.wait(_name_of_thread(0.3)))
-        assert short.result(10) != "redoma"
-        assert long.result(10) == "redoma"
+        short = pool.submit(lambda: loop.wait(meanwhile(driving, joined)))
+        assert driving.wait(60)
+        long = pool.submit(lambda: loop.wait(meanwhile(joined, left)))
+        try:
+            assert short.result(60) != "redoma"
+        finally:
+            joined.set()
+            left.set()
+        assert long.result(60) == "redoma"
 
 
 def test_timers_and_descriptors_are_served_while_nobody_waits(loop: SharedLoop) -> None:
@@ -123,9 +136,9 @@ def test_timers_and_descriptors_are_served_while_nobody_waits(loop: SharedLoop) 
         current.add_reader(here, read)
 
     loop.wait(plan())
-    assert fired.wait(5)
+    assert fired.wait(60)
     os.write(there, b"x")
-    assert woken.wait(5)
+    assert woken.wait(60)
 
     async def forget() -> None:
         asyncio.get_running_loop().remove_reader(here)
@@ -140,10 +153,10 @@ def test_a_shorter_timer_set_by_a_later_caller_is_served_in_time(loop: SharedLoo
         asyncio.get_running_loop().call_later(seconds, event.set)
 
     late, soon = threading.Event(), threading.Event()
-    loop.wait(plan(60, late))
+    loop.wait(plan(600, late))
     time.sleep(0.05)
     loop.wait(plan(0.05, soon))
-    assert soon.wait(5)
+    assert soon.wait(60)
     assert not late.is_set()
 
 
@@ -166,6 +179,7 @@ def test_a_handler_of_the_caller_that_raises_hits_only_the_caller(loop: SharedLo
     ended = threading.Event()
 
     async def long() -> None:
+        signal.setitimer(signal.ITIMER_REAL, 0.1)
         try:
             await asyncio.sleep(60)
         finally:
@@ -176,7 +190,6 @@ def test_a_handler_of_the_caller_that_raises_hits_only_the_caller(loop: SharedLo
 
     before = signal.signal(signal.SIGALRM, at_alarm)
     try:
-        signal.setitimer(signal.ITIMER_REAL, 0.1)
         with pytest.raises(TimeoutError, match="enough"):
             loop.wait(long())
     finally:
@@ -243,7 +256,7 @@ def test_closing_ends_a_loop_that_still_waits_for_an_interrupted_caller(monkeypa
     monkeypatch.setattr(loop, "_start_elsewhere", start_and_be_slow)
     closing = threading.Thread(target=loop.close, args=[_nothing], daemon=True)
     closing.start()
-    closing.join(10)
+    closing.join(60)
     assert not closing.is_alive()
 
 
@@ -311,7 +324,7 @@ def test_ctrl_c_ends_the_work_before_it_reaches_the_caller() -> None:
 
 
 def test_a_second_ctrl_c_does_not_wait_for_the_end() -> None:
-    said = _interrupted("asyncio.sleep(0.5)", 2)
+    said = _interrupted("asyncio.sleep(50)", 2)
     assert said[:3] == ["started in MainThread", "ending", "interrupted"]
     assert said[3].startswith("again in")
 
@@ -327,7 +340,7 @@ def test_ctrl_c_at_any_moment_leaves_a_loop_that_works(tmp_path: Path, handler: 
     program = tmp_path / "program.py"
     program.write_text(
         textwrap.dedent("""
-        import asyncio, os, signal, sys, threading, time
+        import asyncio, os, signal, sys, threading, time, warnings
         from redoma.pipeline.loop import SharedLoop
 
         loop = SharedLoop()
@@ -345,29 +358,37 @@ def test_ctrl_c_at_any_moment_leaves_a_loop_that_works(tmp_path: Path, handler: 
         threading.Thread(target=disturb, daemon=True).start()
         answered = interrupted = 0
         end = time.monotonic() + 3
-        while time.monotonic() < end:
-            try:
-                begin.set()
-                for number in range(1000):
-                    loop.wait(asyncio.sleep(0, number))
-                    answered += 1
-                    if time.monotonic() > end: break
-            except KeyboardInterrupt:
-                interrupted += 1
-        while True:
-            try:
-                over = True
-                signal.signal(signal.SIGINT, signal.SIG_IGN)
-                break
-            except KeyboardInterrupt:
-                pass
+        def calls():
+            global answered
+            begin.set()
+            for number in range(1000):
+                loop.wait(asyncio.sleep(0, number))
+                answered += 1
+                if time.monotonic() > end: break
+        def all_calls():
+            global interrupted, over
+            while time.monotonic() < end or not (answered and interrupted):
+                try:
+                    calls()
+                except KeyboardInterrupt:
+                    interrupted += 1
+            over = True
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+        def uninterrupted(work):  # on a busy machine Ctrl-C also hits what counts it, and what catches that
+            while True:
+                try:
+                    return work()
+                except KeyboardInterrupt:
+                    pass
+        warnings.simplefilter("ignore")  # of work that never began: to print it takes longer than to be interrupted
+        uninterrupted(lambda: uninterrupted(lambda: uninterrupted(all_calls)))
         assert loop.wait(asyncio.sleep(0.01, "fine")) == "fine"
         loop.close(nothing)
         assert answered and interrupted, (answered, interrupted)
         print("fine")
         """)
     )
-    done = subprocess.run([sys.executable, program, handler], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, program, handler], capture_output=True, text=True, timeout=120, check=False)
     assert done.stdout == "fine\n", done.stderr[-2000:]
 
 
@@ -394,7 +415,7 @@ def test_a_forked_child_is_refused_and_takes_nothing_from_its_parent() -> None:
                 sys.exit(7)  # by the interpreter's own way out, which takes everything apart
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
         inside = loop.start(asyncio.sleep(0.05, "from another thread"))
-        assert inside.result(5) == "from another thread"
+        assert inside.result(50) == "from another thread"
         assert loop.wait(asyncio.sleep(0.01, "driven")) == "driven"
         loop.close(nothing)
         print("fine")

@@ -140,12 +140,15 @@ def test_another_directory_at_the_path_of_the_project_gets_nothing(settings: Con
     victim = project.parent / "victim"
     victim.mkdir()
     (victim / "a.txt").write_text("somebody else's\n")
+    (project / "go").touch()
+    # It lasts until the directory is another one; or for 20 s, where a run does not see what is written meanwhile.
+    code = "echo here; for _ in {1..400}; do [ -s go ] && break; sleep 0.05; done; echo x > a.txt"
     with Executor(settings) as executor:
-        # it lasts until the directory is another one
-        with executor.stream("echo here; sleep 1; echo x > a.txt", "bash", workspace="overlay", project=project) as run:
+        with executor.stream(code, "bash", workspace="overlay", project=project, timeout=60) as run:
             for _ in run:
-                project.rename(project.parent / "moved")
+                moved = project.rename(project.parent / "moved")
                 project.symlink_to(victim)
+                (moved / "go").write_text("on")
         assert run.result.status is Status.FAILED
         assert "another directory" in (run.result.error or "")
         with pytest.raises(WorkspaceError):

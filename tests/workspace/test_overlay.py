@@ -32,7 +32,7 @@ def verdicts(request: pytest.FixtureRequest) -> Iterator[dict[str, str]]:
         if user == "unprivileged":
             command = _somebody_else(Path(place))
         done = subprocess.run(
-            [*command, place, kept_in], capture_output=True, text=True, timeout=300 * SLOW, check=False, cwd="/"
+            [*command, place, kept_in], capture_output=True, text=True, timeout=900 * SLOW, check=False, cwd="/"
         )
         told: list[dict[str, Any]] = [json.loads(line) for line in done.stdout.splitlines()]
         yield {each["name"]: each["wrong"] for each in told} or {"": done.stderr}
