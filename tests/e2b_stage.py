@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from e2b_code_interpreter import AsyncSandbox, Sandbox
 
 SETTINGS = """
-sessions: {maximum: 24, lifetime: 600}
+sessions: {maximum: 24, lifetime: 600, grace: 60}
 limits: {memory: 256MB, disk: 64MB}
 approval: {timeout: 60}
 policy:
@@ -55,7 +55,9 @@ def shared(service: Serving) -> Iterator[Sandbox]:
     from e2b_code_interpreter import Sandbox
 
     where = f"{service.url}/e2b"
-    sandbox = Sandbox.create(api_key=service.key("agent"), api_url=where, sandbox_url=where, envs={"GIVEN": "at start"})
+    sandbox = Sandbox.create(
+        api_key=service.key("agent"), api_url=where, sandbox_url=where, envs={"GIVEN": "at start"}, timeout=600
+    )
     try:
         yield sandbox
     finally:

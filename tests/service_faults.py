@@ -46,6 +46,11 @@ class Load:
         self._lock = threading.Lock()
         self.threads = [threading.Thread(target=self._client, args=(number,)) for number in range(clients)]
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether there is something of each kind to account for."""
+        return bool(self.statuses["ok"] and self.accepted)
+
     def ask(self, method: str, path: str, body: Any = None, **headers: str) -> Any:
         """One request; its JSON, or None if it was refused or lost."""
         connection = http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=60)
@@ -120,6 +125,15 @@ class Load:
                 self.statuses[result["status"]] += 1
 
 
+def born(pids: set[int]) -> dict[int, str]:
+    """When each of these processes was started: by then a number may be another's."""
+    found = {}
+    for pid in pids:
+        with suppress(OSError):
+            found[pid] = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    return found
+
+
 def memory(pid: int) -> int:
     """Bytes that a process has in memory."""
     with suppress(OSError):
@@ -134,18 +148,18 @@ def attempt(home: Path, *, seconds: float, clients: int, kills: int, zygote_ever
     server.key("auditor", "audit", rate=100_000)
     server.start()
     load = Load(server, clients)
-    below: set[int] = set()
+    below: dict[int, str] = {}
     began, sizes, zygotes = time.monotonic(), [], 0
     for thread in load.threads:
         thread.start()
     try:
         when_killed = [seconds * (number + 1) / (kills + 1) for number in range(kills)]
         next_zygote = zygote_every
-        while (now := time.monotonic() - began) < seconds:
+        while (now := time.monotonic() - began) < seconds or (now < 6 * seconds and not load.has_begun):
             assert server.process is not None
             if when_killed and now > when_killed[0]:
                 when_killed.pop(0)
-                below |= descendants([server.process.pid])
+                below |= born(descendants([server.process.pid]))
                 server.kill()
                 server.start()
             if now > next_zygote:
@@ -166,12 +180,12 @@ def attempt(home: Path, *, seconds: float, clients: int, kills: int, zygote_ever
     }
 
 
-def _account(server: Serving, load: Load, below: set[int]) -> dict[str, Any]:
+def _account(server: Serving, load: Load, below: dict[int, str]) -> dict[str, Any]:
     states: Counter[str] = Counter()
     for run in load.accepted:
         states[server.until(run, "done", "cancelled", "interrupted")["state"]] += 1
     assert server.process is not None
-    below |= descendants([server.process.pid])
+    below |= born(descendants([server.process.pid]))
     whole = server.ask("GET", "/v1/audit/verify", key="auditor").json
     assert server.stop() == 0
     assert load.bad == []
@@ -181,8 +195,8 @@ def _account(server: Serving, load: Load, below: set[int]) -> dict[str, Any]:
     intents = Counter(record.id for record in records(server.state / "audit", kinds={"intent"}))
     twice = [run for run in load.accepted if intents[run] > 1]
     assert twice == []
-    deadline = time.monotonic() + 30
-    while left := {pid for pid in below if Path(f"/proc/{pid}").exists()}:
+    deadline = time.monotonic() + 60
+    while left := born(set(below)).items() & below.items():
         assert time.monotonic() < deadline, left
         time.sleep(0.1)
     return {"answers": dict(load.answers), "results": dict(load.statuses), "accepted": dict(states)}

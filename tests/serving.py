@@ -138,7 +138,7 @@ class Serving:
 
     def until(self, run: str, *states: str, key: str = "agent") -> Any:
         """Wait until a run is in one of these states."""
-        deadline = time.monotonic() + 30 * SLOW
+        deadline = time.monotonic() + 60 * SLOW
         while time.monotonic() < deadline:
             found = self.ask("GET", f"/v1/runs/{run}", key=key).json
             if found.get("state") in states:

@@ -164,7 +164,7 @@ def test_nor_does_it_where_policy_would_ask(place: Place, key: str, words: str) 
     for kept, expected in (({}, True), (asyncio.run(protected(request, listed=True)).env, False)):
         place.mark.unlink(missing_ok=True)
         place.git("reset", "-q", "--hard")
-        subprocess.run(command, cwd=place.repository, env=env | kept, capture_output=True, timeout=20)
+        subprocess.run(command, cwd=place.repository, env=env | kept, capture_output=True, timeout=120)
         assert place.mark.exists() is expected
 
 
@@ -288,7 +288,7 @@ def test_nor_is_a_proxy_of_the_repository_s_run(place: Place) -> None:
     for kept, expected in (({}, True), (asyncio.run(protected(request, listed=True)).env, False)):
         place.mark.unlink(missing_ok=True)
         env = {"PATH": "/usr/bin:/bin", **kept}
-        subprocess.run(request.argv, cwd=place.repository, env=env, capture_output=True, timeout=20)
+        subprocess.run(request.argv, cwd=place.repository, env=env, capture_output=True, timeout=120)
         assert place.mark.exists() is expected
 
 
@@ -345,7 +345,7 @@ def _in_script(place: Place, script: str, language: Language, inner: Path) -> No
     """The attack works without us, and git is not run with us."""
     place.touch(inner / "a.txt")
     program = "bash" if language == "bash" else sys.executable
-    subprocess.run([program, "-c", script], cwd=place.repository, capture_output=True, timeout=20)
+    subprocess.run([program, "-c", script], cwd=place.repository, capture_output=True, timeout=120)
     assert place.mark.exists(), "the attack itself does not work"
     place.mark.unlink()
     place.touch(inner / "a.txt")

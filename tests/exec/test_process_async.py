@@ -49,7 +49,7 @@ def sleepers(mark: str) -> list[int]:
 
 async def there_are(count: int, mark: str) -> bool:
     """Whether so many come to be, within a while."""
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while len(sleepers(mark)) != count and time.monotonic() < deadline:  # noqa: ASYNC110 - another process's doing
         await asyncio.sleep(0.02)
     return len(sleepers(mark)) == count

@@ -20,7 +20,7 @@ from redoma.models import Request
 
 
 async def test_signals_without_end_do_not_switch_the_limits_off(tmp_path: Path) -> None:
-    entry = "name: shell, kind: exec.native, limits: {processes: 1, time: 10}"
+    entry = "name: shell, kind: exec.native, limits: {processes: 1, time: 60}"
     async with AsyncExecutor(configured(tmp_path, entry)) as executor:
         process = redoma.exec.aget("app:shell", executor).exec(["sh", "-c", "sleep 60 & sleep 60"])
         await process.start()

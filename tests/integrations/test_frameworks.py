@@ -10,12 +10,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from smolagents import FinalAnswerTool, tool
 
 from pace import SLOW
 from redoma import Config, Executor
 from redoma.audit.read import records
+from redoma.config import SessionsConfig
 from redoma.integrations import langchain, openai_agents, pydantic_ai
 from redoma.integrations.deepagents import RedomaBackend
 from redoma.integrations.sandbox import Sandbox
@@ -46,7 +48,8 @@ def test_the_example_of_a_framework_runs(name: str) -> None:
 
 @pytest.fixture
 def sandbox(config: Config) -> Iterator[Sandbox]:
-    with Executor(config) as executor, Sandbox(executor) as sandbox:
+    patient = msgspec.structs.replace(config, sessions=SessionsConfig(grace=60.0))  # for what was cancelled to end
+    with Executor(patient) as executor, Sandbox(executor) as sandbox:
         yield sandbox
 
 

@@ -198,7 +198,7 @@ class Served:
                 first = await reader.read(65536)
                 writer.write(then)
             writer.write_eof()
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 return first + await reader.read()
         except OSError:
             return first
@@ -215,7 +215,7 @@ class Served:
                 return head + await reader.read()
             await writer.start_tls(context, server_hostname=name)
             writer.write(request)
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 return await reader.read()
         except (ConnectionError, ssl.SSLError, asyncio.IncompleteReadError) as error:
             return f"broken off: {error!r}".encode()
@@ -227,7 +227,7 @@ class Served:
 
     async def recorded(self, count: int) -> None:
         """Wait until so many requests are on record: that of a tunnel is when both sides have ended."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while len(self.proxy.records) < count:  # noqa: ASYNC110 - nobody tells of it
                 await asyncio.sleep(0.005)
 

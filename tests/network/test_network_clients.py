@@ -40,13 +40,13 @@ COMMANDS = {
 def run(jail: Executor, name: str, host: Host, network: list[str], **more: object) -> Result:
     url, words = f"https://{host.url}/x", {"host": host.name, "port": host.port, "at": host.url}
     if name in PYTHON:
-        return jail.run(PYTHON[name].format(url=url, **words), network=network, policy="none", **more)  # type: ignore[arg-type]
+        return jail.run(PYTHON[name].format(url=url, **words), network=network, policy="none", timeout=60, **more)  # type: ignore[arg-type]
     argv = [
         word.replace("{url}", url).replace("{at}", host.url).replace("{host}", host.name) for word in COMMANDS[name]
     ]
     if shutil.which(argv[0]) is None:
         pytest.fail(f"{argv[0]} is not installed: scripts/setup dev installs it")
-    return jail.command(argv, network=network, policy="none", memory="2GiB", **more)  # type: ignore[arg-type]
+    return jail.command(argv, network=network, policy="none", memory="2GiB", timeout=60, **more)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", [*PYTHON, *COMMANDS])

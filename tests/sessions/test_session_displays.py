@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import io
 import time
+from collections.abc import Iterator
 
 import matplotlib.image
 import pytest
 
 from pace import SLOW
-from redoma import CallbackError, Chunk, Display, Session
+from redoma import CallbackError, Chunk, Config, Display, Executor, Session
+from redoma.config import AuditConfig, SessionsConfig
 
 CSV = "city,year,rain\nPorto,2023,1200\nPorto,2024,1100\nFaro,2023,500\nFaro,2024,450\n"
+
+
+@pytest.fixture(scope="module")
+def session_executor(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Executor]:
+    """With time enough to end a run that was interrupted: a session whose run does not end is ended."""
+    audit = AuditConfig(directory=tmp_path_factory.mktemp("state") / "audit")
+    with Executor(Config(audit=audit, sessions=SessionsConfig(grace=60.0))) as made:
+        yield made
 
 
 def is_blank(png: bytes) -> bool:
@@ -77,20 +87,19 @@ def test_displays_are_bounded_in_count_and_size(session: Session) -> None:
 
 
 def test_events_come_in_order_while_it_runs(session: Session) -> None:
-    code = "import time\nprint('a')\ndisplay(1)\nprint('b')\ntime.sleep(0.4)\nprint('c')"
-    with session.stream(code) as run:
-        events, first = [], 0.0
+    code = "import os, time\nprint('a')\ndisplay(1)\nprint('b')\nwhile not os.path.exists('heard'): time.sleep(0.02)\n"
+    with session.stream(code + "print('c')") as run:
+        events = []
         for event in run:
-            first = first or time.monotonic()
             events.append(event)
-        took = time.monotonic() - first
+            if event == Chunk("stdout", "b\n"):
+                session.files.write("heard", "")  # without which it does not go on
     assert events == [
         Chunk("stdout", "a\n"),
         Display(data={"text/plain": "1"}),
         Chunk("stdout", "b\n"),
         Chunk("stdout", "c\n"),
     ]
-    assert took > 0.2
     assert run.result.ok
 
 
@@ -130,7 +139,7 @@ def test_streams_that_are_left_early_take_no_room_from_later_ones(session: Sessi
         with session.stream(code, whole_output=True) as run:
             next(iter(run))
             time.sleep(0.5)
-    result = session.run("print('y' * 3_000_000)", timeout=10 * SLOW)
+    result = session.run("print('y' * 3_000_000)", timeout=60 * SLOW)
     assert result.ok
     assert session.alive
 

@@ -15,7 +15,7 @@ def in_container(engine: str, tmp_path_factory: pytest.TempPathFactory) -> Itera
     from redoma.config import AuditConfig, SessionsConfig
 
     audit = AuditConfig(directory=tmp_path_factory.mktemp("state") / "audit")
-    with Executor(Config(audit=audit, sessions=SessionsConfig(grace=2.0 * SLOW))) as executor:
+    with Executor(Config(audit=audit, sessions=SessionsConfig(grace=60.0 * SLOW))) as executor:
         with executor.session(backend="docker", timeout=30 * SLOW) as session:
             yield session
 

@@ -257,29 +257,34 @@ def test_copies_end_with_whoever_made_them(tmp_path: Path) -> None:
     owner = (
         "import redoma, sys\nwith redoma.Session() as session:\n    session.run('x = 1')\n"
         "    copies = session.fork(3)\n"
-        '    for copy in copies: copy.run(\'import subprocess; subprocess.Popen(["sleep", "4242.4242"])\')\n'
+        '    for copy in copies: copy.run(\'import subprocess; subprocess.Popen(["sleep", "MARK"])\')\n'
         "    print('ready', flush=True)\n    sys.stdin.read()\n"
     )
+    mark = f"4242.{os.getpid()}"
     environment = {**os.environ, "REDOMA_STATE_DIR": str(tmp_path)}
     process = subprocess.Popen(
-        [sys.executable, "-c", owner], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, text=True
+        [sys.executable, "-c", owner.replace("MARK", mark)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=environment,
+        text=True,
     )
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
-    assert _sleepers() == 3
+    assert _sleepers(mark) == 3
     process.kill()
     process.communicate()
-    deadline = time.monotonic() + 30
-    while _sleepers() and time.monotonic() < deadline:
+    deadline = time.monotonic() + 60
+    while _sleepers(mark) and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert _sleepers() == 0
+    assert _sleepers(mark) == 0
 
 
-def _sleepers() -> int:
+def _sleepers(mark: str) -> int:
     count = 0
     for place in Path("/proc").glob("[0-9]*/cmdline"):
         try:
-            count += place.read_bytes() == b"sleep\x004242.4242\x00"
+            count += place.read_bytes() == f"sleep\0{mark}\0".encode()
         except OSError:
             continue
     return count

@@ -14,6 +14,14 @@ from redoma.backends.jail import JailBackend
 from redoma.config import AuditConfig, SessionsConfig
 
 
+@pytest.fixture(scope="module")
+def session_executor(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Executor]:
+    """With time enough to end a run that was interrupted: a session whose run does not end is ended."""
+    audit = AuditConfig(directory=tmp_path_factory.mktemp("state") / "audit")
+    with Executor(Config(audit=audit, sessions=SessionsConfig(grace=60.0))) as made:
+        yield made
+
+
 @pytest.fixture
 def copy(session: Session) -> Iterator[Session]:
     """Of a session in which something has happened."""

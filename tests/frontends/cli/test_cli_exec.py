@@ -59,7 +59,7 @@ def test_input_is_passed_on_as_it_comes(config: str, entry: str) -> None:
             assert process.stdout.readline() == line
         process.stdin.close()
         assert process.stdout.read() == b""
-        assert process.wait(20) == 0
+        assert process.wait(60) == 0
 
 
 @pytest.mark.parametrize(("entry", "refuses"), [("app:shell", True), ("app:cell", False)])
@@ -108,7 +108,7 @@ def test_before_there_is_a_program_our_signals_are_for_us(tmp_path: Path, number
                 assert asked.recv(1)
                 process.send_signal(number)
                 try:
-                    assert process.wait(20) == 128 + number
+                    assert process.wait(60) == 128 + number
                 finally:
                     process.kill()
 
@@ -128,7 +128,7 @@ def test_our_signals_are_the_programs(config: str, entry: str, number: signal.Si
         assert process.stdout.readline() == b"ready\n"
         process.send_signal(number)
         assert process.stdout.read() == f"caught {name}\n".encode()
-        assert process.wait(20) == 3
+        assert process.wait(60) == 3
 
 
 def test_a_program_that_does_not_mind_ends_by_our_signal(config: str) -> None:
@@ -142,7 +142,7 @@ def test_a_program_that_does_not_mind_ends_by_our_signal(config: str) -> None:
         assert process.stderr is not None
         assert process.stdout.readline() == b"up\n"
         process.send_signal(signal.SIGINT)
-        assert process.wait(20) == 130
+        assert process.wait(60) == 130
         assert b"SIGINT" in process.stderr.read()
 
 
@@ -159,14 +159,14 @@ def test_a_terminal_is_passed_on_too(config: str) -> None:
     with process.stdout:
         os.write(ours, b"a line\n")
         assert process.stdout.read() == b"got a line\n"
-    assert process.wait(20) == 0
+    assert process.wait(60) == 0
     os.close(ours)
 
 
 def test_the_answer_to_a_question_at_the_terminal_is_no_input_of_the_program(config: str, tmp_path: Path) -> None:
     """Both are typed at one terminal: what is typed before there is a program goes to the question, all of it."""
     with Path(config).open("a") as file:
-        file.write("approval: {approver: console, timeout: 30}\n")
+        file.write("approval: {approver: console, timeout: 90}\n")
     state = {**os.environ, "REDOMA_STATE_DIR": str(tmp_path / "state")}
     command = [REDOMA, "--config", config, "exec", "app:shell", "--", "bash"]
     pid, terminal = pty.fork()
@@ -180,7 +180,7 @@ def test_the_answer_to_a_question_at_the_terminal_is_no_input_of_the_program(con
         talk = {b"anything else is no: ": b"yes\n", b"for the record: ": b"I know it\n"}
         talk = {**talk, b"know it\r\n": b"echo $((6 * 7))\n", b"42\r\n": b"exit\n"}
         for expected, typed in talk.items():
-            while expected not in shown and select.select([terminal], [], [], 20)[0]:
+            while expected not in shown and select.select([terminal], [], [], 60)[0]:
                 shown += os.read(terminal, 65536)
             assert expected in shown, shown
             time.sleep(0.3)  # time enough for whoever else would read it
@@ -255,9 +255,9 @@ def test_killing_the_command_line_leaves_nothing(config: str, tmp_path: Path) ->
         pid = int(process.stdout.readline())
         handle = os.pidfd_open(pid)
         process.kill()
-        assert select.select([handle], [], [], 20)[0], "the program outlives us"
+        assert select.select([handle], [], [], 60)[0], "the program outlives us"
         os.close(handle)
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while any(tmp_path.glob("redoma-*")) and time.monotonic() < deadline:
         time.sleep(0.02)
     assert list(tmp_path.glob("redoma-*")) == []

@@ -114,10 +114,11 @@ def test_the_answer_is_the_same_with_and_without_it(user: User, words: tuple[str
 
 def test_the_configuration_directory_and_umask_are_the_callers(user: User, tmp_path: Path) -> None:
     (tmp_path / "redoma.yaml").write_text("limits: {time: 1.5}\n")
-    done = user.call("run", "--json", "1", cwd=tmp_path)
-    assert json.loads(done.stdout)["status"] == "ok"
     slow = user.call("run", "import time; time.sleep(20)", cwd=tmp_path)
     assert (slow.returncode, b"1.5" in slow.stderr) == (124, True)
+    (tmp_path / "redoma.yaml").write_text("limits: {time: 25.5}\n")
+    done = user.call("run", "--json", "1", cwd=tmp_path)
+    assert json.loads(done.stdout)["status"] == "ok"
     state = {"REDOMA_STATE_DIR": str(tmp_path / "state")}
     user.call("run", "print('recorded there')", env=state)
     assert b"recorded there" in user.call("audit", "tail", env=state).stdout

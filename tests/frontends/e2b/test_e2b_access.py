@@ -64,7 +64,7 @@ def last_word(response: httpx.Response) -> Any:
 @pytest.fixture(scope="module")
 def foreign(service: Serving) -> Any:
     where = f"{service.url}/e2b"
-    sandbox = Sandbox.create(api_key=service.key("other"), api_url=where, sandbox_url=where)
+    sandbox = Sandbox.create(api_key=service.key("other"), api_url=where, sandbox_url=where, timeout=600)
     yield sandbox
     sandbox.kill()
 
@@ -172,7 +172,7 @@ def test_little_that_unpacks_to_much_fills_its_own_sandbox_only(service: Serving
 def test_a_header_that_is_sent_twice_counts_for_nothing(service: Serving, shared: Sandbox) -> None:
     mine = tokens(shared)
     headers = [("E2b-Sandbox-Id", shared.sandbox_id)] + [("X-Access-Token", mine["x_access_token"])] * 2
-    assert httpx.get(f"{service.url}/e2b/files?path=x", headers=headers).status_code == 401
+    assert httpx.get(f"{service.url}/e2b/files?path=x", headers=headers, timeout=60 * SLOW).status_code == 401
 
 
 def test_paths_do_not_lead_out_of_the_sandbox(service: Serving, shared: Sandbox) -> None:

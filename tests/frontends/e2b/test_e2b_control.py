@@ -202,7 +202,7 @@ def test_what_this_server_does_not_have_is_refused_in_words(sandbox: Sandbox) ->
 
 def test_a_port_of_the_code_can_not_be_reached(service: Serving, sandbox: Sandbox) -> None:
     host = sandbox.get_host(3000)
-    refused = httpx.get(f"{service.url}/e2b/anything", headers={"Host": host})
+    refused = httpx.get(f"{service.url}/e2b/anything", headers={"Host": host}, timeout=60 * SLOW)
     assert refused.status_code == 502
     assert "port is not open" in refused.json()["message"]
 

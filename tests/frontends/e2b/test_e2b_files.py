@@ -162,11 +162,12 @@ def test_watching_a_directory(sandbox: Sandbox) -> None:
 def test_signed_addresses_work_without_a_key_for_exactly_that_file(service: Serving, sandbox: Sandbox) -> None:
     sandbox.files.write("shared.txt", "for you")
     url = sandbox.download_url("shared.txt", use_signature_expiration=100)
-    answer = httpx.get(url)
+    answer = httpx.get(url, timeout=60 * SLOW)
     assert (answer.status_code, answer.content) == (200, b"for you")
     assert "attachment" in answer.headers["Content-Disposition"]
     assert "nosniff" in answer.headers["X-Content-Type-Options"]
-    assert httpx.get(sandbox.download_url("/home/user/shared.txt", user="user")).content == b"for you"
+    absolute = sandbox.download_url("/home/user/shared.txt", user="user")
+    assert httpx.get(absolute, timeout=60 * SLOW).content == b"for you"
     for wrong in (
         url.replace("shared.txt", "other.txt"),
         url.replace("signature=v1_", "signature=v1_A"),
@@ -174,11 +175,12 @@ def test_signed_addresses_work_without_a_key_for_exactly_that_file(service: Serv
         sandbox.download_url("shared.txt", use_signature_expiration=-5),
         url.partition("?")[0] + "?path=shared.txt",
     ):
-        assert httpx.get(wrong).status_code in (400, 401)
+        assert httpx.get(wrong, timeout=60 * SLOW).status_code in (400, 401)
     upload = sandbox.upload_url("sent.txt", use_signature_expiration=100)
-    assert httpx.post(upload, files={"file": ("sent.txt", b"sent")}).status_code == 200
+    sent = httpx.post(upload, files={"file": ("sent.txt", b"sent")}, timeout=60 * SLOW)
+    assert sent.status_code == 200
     assert sandbox.files.read("sent.txt") == "sent"
-    assert httpx.get(upload).status_code == 401  # an address to write is none to read
+    assert httpx.get(upload, timeout=60 * SLOW).status_code == 401  # an address to write is none to read
 
 
 def test_all_of_it_works_on_a_port_of_its_own(service: Serving) -> None:
@@ -188,7 +190,7 @@ def test_all_of_it_works_on_a_port_of_its_own(service: Serving) -> None:
         sandbox.files.write("a", "1")
         assert sandbox.run_code("open('a').read()").text == "1"
         assert sandbox.commands.run("cat a").stdout == "1"
-        assert httpx.get(sandbox.download_url("a")).content == b"1"
+        assert httpx.get(sandbox.download_url("a"), timeout=60 * SLOW).content == b"1"
     finally:
         sandbox.kill()
 

@@ -81,17 +81,22 @@ def test_a_full_queue_says_when_to_try_again(serve: Callable[..., Serving]) -> N
 
 
 def test_stopping_lets_runs_end_and_keeps_what_is_queued(serve: Callable[..., Serving]) -> None:
-    server = serve("server: {running: 1, drain: 10}\n")
-    running = server.ask("POST", "/v1/runs/async", {"code": "import time; time.sleep(1); print('ended')"}).json["id"]
-    server.until(running, "running")
-    queued = server.ask("POST", "/v1/runs/async", {"code": "print('later')"}).json["id"]
-    with ThreadPoolExecutor(1) as pool:
-        stopping = pool.submit(server.stop)
-        assert stopping.result() == 0
-    with sqlite3.connect(server.state / "service.db") as db:
-        states = dict(db.execute("SELECT id, state FROM runs").fetchall())
-    db.close()
-    assert states == {running: "done", queued: "queued"}
+    server = serve("server: {running: 1, drain: 60}\n")
+    for seconds in (1, 5, 20):  # until it is stopped while the first one runs
+        code = f"import time; time.sleep({seconds}); print('ended')"
+        running = server.ask("POST", "/v1/runs/async", {"code": code}).json["id"]
+        server.until(running, "running")
+        queued = server.ask("POST", "/v1/runs/async", {"code": "print('later')"}).json["id"]
+        with ThreadPoolExecutor(1) as pool:
+            stopping = pool.submit(server.stop)
+            assert stopping.result() == 0
+        with sqlite3.connect(server.state / "service.db") as db:
+            states = dict(db.execute("SELECT id, state FROM runs").fetchall())
+        db.close()
+        if states[queued] == "queued":
+            break
+        server.start()
+    assert (states[running], states[queued]) == ("done", "queued")
     server.start()
     assert server.until(queued, "done")["result"]["stdout"] == "later\n"
 

@@ -57,7 +57,7 @@ async def cancelled(client: Client, name: str, arguments: dict[str, Any], mark: 
 
 @pytest.mark.parametrize("era", ERAS)
 async def test_cancelling_over_stdio_kills_the_run_and_nothing_outlives_the_client(era: str, tmp_path: Path) -> None:
-    local, mark = Local(tmp_path / "home"), str(time.time_ns())
+    local, mark = Local(tmp_path / "home", "sessions: {grace: 60}\n"), str(time.time_ns())
     async with local.client(era) as client:
         heard = await cancelled(client, "run_python", {"code": forever(mark)}, mark)
         assert heard == ["going"]
