@@ -16,6 +16,8 @@ function keepFresh() {
       const page = new DOMParser().parseFromString(await answer.text(), "text/html");
       for (const part of document.querySelectorAll("[data-live], [data-count]")) {
         const fresh = page.getElementById(part.id);
+        // Asked again: somebody may have begun to use it while the page was fetched.
+        if (part.contains(document.activeElement)) continue;
         if (fresh && fresh.innerHTML !== part.innerHTML) part.replaceChildren(...fresh.childNodes);
       }
     } catch { /* the server is away: what is shown stays */ }
