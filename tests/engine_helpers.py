@@ -38,7 +38,7 @@ def containers_left(host: str) -> list[str]:
 
     Other tests may use the engine as well, and leave one for a moment until they sweep it: only what stays counts.
     """
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while (left := _ours(host)) and time.monotonic() < deadline:
         time.sleep(0.2)
     return left

@@ -6,20 +6,19 @@ import os
 import tempfile
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 from pace import SLOW
 
 
 def children_of(pid: int) -> set[int]:
-    try:
-        return {
-            int(child)
-            for thread in os.listdir(f"/proc/{pid}/task")
-            for child in Path(f"/proc/{pid}/task/{thread}/children").read_text().split()
-        }
-    except FileNotFoundError:
-        return set()
+    found: set[int] = set()
+    with suppress(FileNotFoundError, ProcessLookupError):
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with suppress(FileNotFoundError, ProcessLookupError):  # a thread that has ended takes no other's children
+                found.update(map(int, Path(f"/proc/{pid}/task/{thread}/children").read_text().split()))
+    return found
 
 
 def descendants(roots: Iterable[int] | None = None) -> set[int]:
@@ -40,7 +39,7 @@ def scratch_directories() -> set[str]:
 def _command_of(pid: int) -> str:
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")[:200]
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         return "it has ended"
 
 
@@ -52,7 +51,7 @@ class Before:
 
     def check(self, keepers: Iterable[int] = ()) -> None:
         """Fail if there is more. Processes below `keepers` don't count: they are kept ready for a next run."""
-        deadline = time.monotonic() + 20 * SLOW  # monty's pool reaps its warm worker a moment after it is closed
+        deadline = time.monotonic() + 60 * SLOW  # monty's pool reaps its warm worker a moment after it is closed
         while (left := self._left(keepers)) and time.monotonic() < deadline:
             time.sleep(0.02)
         assert not left, f"left behind: {[_command_of(pid) for pid in left]}"

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -73,6 +74,9 @@ class Nodes:
             machine.redoma("cluster", "stop")
         shutil.rmtree(self.place)
         for node in filter(None, processes):
+            deadline = time.monotonic() + 60 * SLOW
+            while left_of(node) and time.monotonic() < deadline:
+                time.sleep(0.05)
             assert left_of(node) == []
             assert not os.path.exists(node.temporary)
 

@@ -42,6 +42,9 @@ class Crew:
         self._news = threading.Condition()
         self._gone = False
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `dismiss`
+        # Its own: it looks for what is left there, and other tests have theirs.
+        self._temporary = tempfile.mkdtemp(prefix="crew-")
+        os.chmod(self._temporary, 0o1777)  # noqa: S103 - like /tmp: it may be another user
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
@@ -52,6 +55,7 @@ class Crew:
                 "HOST_SECRET": f"hostsecret-{secrets.token_hex(16)}",
                 "LANG": "C.UTF-8",
                 "REDOMA_SLOW": str(SLOW),
+                "TMPDIR": self._temporary,
             },
             cwd="/",
         )
@@ -102,7 +106,7 @@ class Crew:
         except subprocess.TimeoutExpired:
             self._process.send_signal(signal.SIGINT)
         try:
-            self._process.wait(15)
+            self._process.wait(60)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
@@ -110,6 +114,7 @@ class Crew:
         if self._process.stdout:
             self._process.stdout.close()
         self._errors.close()
+        shutil.rmtree(self._temporary, ignore_errors=True)
 
 
 def ourselves(_: Path) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from jail_attack import NAIVE, NATIVE, SLOW, SYSCALLS, Attack, Seen
 
 _FORGED = "FORGED-4711"
-_DAEMON = f"import time\nif os.fork() == 0:\n    os.setsid()\n    time.sleep({4 * SLOW})\n    os._exit(0)\n"
+_DAEMON = f"import time\nif os.fork() == 0:\n    os.setsid()\n    time.sleep({8 * SLOW})\n    os._exit(0)\n"
 
 
 def _not_seven(seen: Seen) -> bool:
@@ -198,25 +198,26 @@ STREAMS = [
 import time
 if os.fork() == 0:
     os.setsid()
+    time.sleep({3 * SLOW})
     for _ in range(20):
         time.sleep({0.1 * SLOW})
         os.write(1, b'{_FORGED}')
     os._exit(0)
 """,
         control=NAIVE,
-        succeeded=lambda seen: _FORGED in seen.stdout or seen.wall > 1.5 * SLOW,
+        succeeded=lambda seen: _FORGED in seen.stdout or seen.wall > 4.5 * SLOW,
     ),
     Attack(
         name="keeps its output open after its end",
         code=_DAEMON,
         control=NAIVE,
-        succeeded=lambda seen: seen.wall > 2 * SLOW,
+        succeeded=lambda seen: seen.wall > 6 * SLOW,
     ),
     Attack(
         name="hands its output to a daemon and fails",
         code=_DAEMON + "os._exit(7)\n",
         control=NAIVE,
-        succeeded=lambda seen: seen.wall > 2 * SLOW or _not_seven(seen),
+        succeeded=lambda seen: seen.wall > 6 * SLOW or _not_seven(seen),
     ),
 ]
 
@@ -261,13 +262,13 @@ if ours:
 import time
 class Slow:
     def __repr__(self):
-        time.sleep({1 + 1.5 * SLOW})
+        time.sleep({1 + 4.5 * SLOW})
         return 'done'
 Slow()
 """,
         limits={"time": 1.0},
         control=NAIVE,
-        succeeded=lambda seen: seen.status == "ok" or seen.wall > 1 + SLOW,
+        succeeded=lambda seen: seen.status == "ok" or seen.wall > 1 + 4 * SLOW,
     ),
 ]
 

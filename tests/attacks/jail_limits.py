@@ -21,12 +21,12 @@ _CPU = {"cpu": 0.3, "time": 40.0}
 _MORE_CPU = raised(cpu=20.0)
 
 TIME = [
-    Attack(name="burns the processor", code=_BURN + "burn(0.7)\nbreach()", limits=_CPU, control=_MORE_CPU),
+    Attack(name="burns the processor", code=_BURN + "burn(1.5)\nbreach()", limits=_CPU, control=_MORE_CPU),
     Attack(
         name="burns the processor in many children",
         code=_BURN
         + "children = [os.fork() for _ in range(1)]\n"
-        + "for _ in range(5):\n    if os.fork() == 0:\n        burn(0.15)\n        os._exit(0)\n"
+        + "for _ in range(5):\n    if os.fork() == 0:\n        burn(0.35)\n        os._exit(0)\n"
         + "if children[0] == 0: os._exit(0)\n"
         + "for _ in range(6): os.wait()\nbreach()",
         limits=_CPU,
@@ -42,7 +42,7 @@ signal.signal(signal.SIGCHLD, signal.SIG_IGN)
 for _ in range(5):
     child = os.fork()
     if child == 0:
-        burn(0.15)
+        burn(0.35)
         os._exit(0)
     while os.path.exists(f'/proc/{child}'): time.sleep(0.005)
 breach()
@@ -56,12 +56,12 @@ breach()
         + """
 import signal
 if os.fork() == 0:
-    end = time.monotonic() + 4
+    end = time.monotonic() + 10
     while time.monotonic() < end:
         try: os.kill(1, signal.SIGCHLD)
         except OSError: pass
     os._exit(0)
-burn(0.6)
+burn(1.5)
 breach()
 """,
         limits=_CPU,
@@ -75,18 +75,20 @@ for number in range(1, 65):
     try: signal.signal(number, signal.SIG_IGN)
     except (OSError, ValueError): continue
 signal.pthread_sigmask(signal.SIG_BLOCK, range(1, 65))
-time.sleep({1 + SLOW})
+# In steps: a machine that stands still for a while doesn't take them with it.
+for _ in range({40 * (1 + SLOW)}): time.sleep(0.05)
 breach()
 """,
         limits={"time": 1.0},
-        control=raised(time=10.0 * SLOW),
+        control=raised(time=30.0 * SLOW),
     ),
     Attack(
         name="sleeps past its time in Bash and traps every signal",
         language="bash",
-        code=f"trap '' TERM INT HUP QUIT XCPU ALRM; sleep {1 + SLOW}; breach",
+        code="trap '' TERM INT HUP QUIT XCPU ALRM; "
+        f"for ((i = 0; i < {20 * (1 + SLOW)}; i++)); do sleep 0.1; done; breach",
         limits={"time": 1.0},
-        control=raised(time=10.0 * SLOW),
+        control=raised(time=30.0 * SLOW),
     ),
     Attack(
         name="gives its time to a child that ignores every signal",
@@ -96,19 +98,19 @@ if os.fork() == 0:
     os.setsid()
     for number in range(1, 32):
         if number not in (9, 19): signal.signal(number, signal.SIG_IGN)
-    time.sleep({1 + SLOW})
+    for _ in range({40 * (1 + SLOW)}): time.sleep(0.05)
     breach()
 os._exit(os.wait()[1] and 1)
 """,
         limits={"time": 1.0},
-        control=raised(time=10.0 * SLOW),
+        control=raised(time=30.0 * SLOW),
     ),
     Attack(
         name="stops itself for ever",
         code="import signal\nos.kill(os.getpid(), signal.SIGSTOP)\n",
         limits={"time": 1.0},
-        control=raised(time=4.0 * SLOW),
-        succeeded=lambda seen: seen.wall > 3.5 * SLOW,
+        control=raised(time=7.0 * SLOW),
+        succeeded=lambda seen: seen.wall > 6.5 * SLOW,
     ),
     Attack(
         name="raises its own limits",
@@ -263,7 +265,7 @@ breach(number)
     Attack(
         name="forks without end in Bash",
         language="bash",
-        code=f"set -e; for ((i = 0; i < 80; i++)); do sleep {2 * SLOW} & done; [ $(jobs -r | wc -l) -gt 60 ] && breach",
+        code=f"set -e; for ((i = 0; i < 80; i++)); do sleep {5 * SLOW} & done; [ $(jobs -r | wc -l) -gt 60 ] && breach",
         limits={"processes": 30},
         control=raised(processes=200),
     ),
@@ -271,7 +273,7 @@ breach(number)
         name="starts threads without end",
         code="""
 import threading, time
-for number in range(80): threading.Thread(target=time.sleep, args=(1,), daemon=True).start()
+for number in range(80): threading.Thread(target=time.sleep, args=(30,), daemon=True).start()
 breach(number)
 """,
         limits={"processes": 30},

@@ -8,7 +8,8 @@ from __future__ import annotations
 from jail_attack import SYSCALLS, Attack, Control, raised
 
 MiB = 1 << 20
-_HOLD = "\nimport time\ntime.sleep(0.6)\nbreach()\n"
+# In steps: a machine that stands still for a while doesn't take them with it, and a watcher gets to look.
+_HOLD = "\nimport time\nfor _ in range(100): time.sleep(0.01)\nbreach()\n"
 _MEMORY = {"disk": 512 * MiB, "file_size": 512 * MiB, "processes": 100}
 _MUCH = raised(memory=1024 * MiB)
 
@@ -41,7 +42,7 @@ def each(number, work, least=180):
                 held = work(index)
                 size = len(held) if isinstance(held, bytearray) else held.pop()
                 os.write(theirs, b'%d ' % size)
-                time.sleep(3)
+                time.sleep(6)
             finally:
                 os._exit(0)
     os.close(theirs)

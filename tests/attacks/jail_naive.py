@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 _SLOW = int(os.environ.get("REDOMA_SLOW", "1"))
-_DEADLINE = 6.0 * _SLOW  # seconds for one guest, whatever it does
+_DEADLINE = 15.0 * _SLOW  # seconds for one guest, whatever it does
 _MOST_FILES = 5000
 _MOST_BYTES = 1 << 27
 
@@ -145,7 +145,7 @@ def _collect(workspace: str) -> tuple[dict[str, str], dict[str, str]]:
     files: dict[str, str] = {}
     total, end = 0, time.monotonic() + 8 * _SLOW  # links to the place of other workspaces lead round in circles
     signal.signal(signal.SIGALRM, ring)
-    signal.alarm(2 * _SLOW)
+    signal.alarm(4 * _SLOW)
     try:
         for folder, _, names in os.walk(workspace, followlinks=True):
             for name in names[:_MOST_FILES]:
@@ -156,7 +156,7 @@ def _collect(workspace: str) -> tuple[dict[str, str], dict[str, str]]:
                     total += len(content)
                     if time.monotonic() > end:
                         raise _TooLate
-                    signal.alarm(2 * _SLOW)
+                    signal.alarm(4 * _SLOW)
     except (_TooLate, RecursionError):  # `os.walk` went round in circles
         return files, {"hung": "yes"}
     finally:

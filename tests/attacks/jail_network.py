@@ -7,7 +7,7 @@ from jail_attack import NATIVE, REACHES, SYSCALLS, Attack, only_with_a_route, on
 _CONNECT = """
 import socket
 with socket.socket({family}, {kind}) as client:
-    client.settimeout(1)
+    client.settimeout(5 if client.type == socket.SOCK_DGRAM else 20)
     client.connect({address})
     {send}
     print(client.recv(100).decode())
@@ -46,7 +46,7 @@ REACHING = [
 import socket, struct
 query = struct.pack('>HHHHHH', 4711, 0x0100, 1, 0, 0, 0) + b'\x06secret\x04host\x00' + struct.pack('>HH', 16, 1)
 with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as resolver:
-    resolver.settimeout(1)
+    resolver.settimeout(5)
     resolver.sendto(query, ('127.0.0.1', T.dns))
     answer = resolver.recv(2048)
     print(answer[-answer[len(query) + 12]:].decode())
@@ -68,7 +68,7 @@ with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as resolver:
         code="""
 import socket
 with socket.create_server(('127.0.0.1', T.knock)) as listener:
-    listener.settimeout(1)
+    listener.settimeout(5)
     print(listener.accept()[0].recv(100))
     breach()
 """,

@@ -221,7 +221,7 @@ time.sleep(0.3)
 os._exit(7)
 """,
         control=NATIVE,
-        limits={"time": 2.0},
+        limits={"time": 8.0},
         succeeded=lambda seen: (seen.status, seen.exit_code) != ("error", 7),
     ),
 ]
@@ -262,7 +262,7 @@ os._exit(0)
     ),
     _outlives(
         "is killed and leaves a daemon behind",
-        _DAEMON + "if detach(): os.execv('/bin/sh', ['sh', '-c', 'sleep 5; exit', T.token])\n"
+        _DAEMON + "if detach(): os.execv('/bin/sh', ['sh', '-c', 'sleep 20; exit', T.token])\n"
         "time.sleep(0.1)\nos.kill(os.getpid(), signal.SIGKILL)",
     ),
     _outlives(

@@ -206,7 +206,7 @@ listener.listen()
 if os.fork() == 0:
     os.setsid()
     os.closerange(0, 3)
-    time.sleep(4)
+    time.sleep(20)
     os._exit(0)
 """,
         code="import socket\nsocket.socket(socket.AF_UNIX).connect(chr(0) + 'planted-' + T.token)\nbreach()",
@@ -214,8 +214,9 @@ if os.fork() == 0:
     ),
     Attack(
         name="finds a process of an earlier run",
-        before="import time\nif os.fork() == 0:\n    os.setsid()\n    os.closerange(0, 3)\n"
-        "    os.execv('/bin/sleep', ['sleep-' + T.token, '4'])\ntime.sleep(0.1)",
+        # The pipe is closed when the program has been started.
+        before="ours, theirs = os.pipe()\nif os.fork() == 0:\n    os.setsid()\n    os.closerange(0, 3)\n"
+        "    os.execv('/bin/sleep', ['sleep-' + T.token, '20'])\nos.close(theirs)\nos.read(ours, 1)",
         code="""
 for pid in filter(str.isdigit, os.listdir('/proc')):
     try:

@@ -39,7 +39,7 @@ from redoma.pipeline.executor import AsyncExecutor
 _AT_ONCE = 6 if SLOW == 1 else 2
 _LOOKS = 4
 """Runs that look for what an earlier one planted: the first get cells armed before it, the others cells made after."""
-_LIMITS = {"time": 20.0 * SLOW}
+_LIMITS = {"time": 45.0 * SLOW}
 _WHOLE_HOST = {"cpu": 1e9, "memory": 1 << 50, "processes": 1 << 20}
 """Without its own /proc a cell's init counts the host's processes as the cell's: their usage must not matter."""
 _OTHER_LOCKS = frozenset({"capabilities", "landlock", "user-namespaces"})
@@ -105,9 +105,12 @@ class Worker:
             executor = self._executor(control)
             if attack.beside:
                 codes.append(text_of(attack.beside, attack.language, targets))
-                runs = [_run(executor, attack, code, limits, control) for code in codes]
-                look, other = await asyncio.gather(*runs)
-                seen = [replace(look, met=met(look, other))]
+                for _ in range(6):  # on a busy machine one may be over before the other has begun
+                    runs = [_run(executor, attack, code, limits, control) for code in codes]
+                    look, other = await asyncio.gather(*runs)
+                    seen = [replace(look, met=met(look, other))]
+                    if seen[0].met:
+                        break
             else:
                 seen = [await _run(executor, attack, code, limits, control) for code in codes]
         survivors, planted = _survivors(token), self._stage.plant(token).exists()

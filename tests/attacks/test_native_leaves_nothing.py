@@ -23,7 +23,7 @@ def executor(config: Config) -> Iterator[Executor]:
 
 def run(executor: Executor, script: str, **limits: float) -> Status:
     return executor.run(
-        script, "bash", backend="native", policy="none", env={"PATH": os.defpath}, limits={"time": 20, **limits}
+        script, "bash", backend="native", policy="none", env={"PATH": os.defpath}, limits={"time": 50, **limits}
     ).status
 
 
@@ -51,7 +51,7 @@ def test_a_child_that_keeps_forking_away_ends_with_the_time_limit(executor: Exec
 
 def test_killing_its_supervisor_is_a_failure_that_ends_the_command(executor: Executor) -> None:
     assert run(executor, "kill -9 $PPID; sleep 61.5; sleep 61.5") is Status.FAILED
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while (alive := _running("61.5")) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not alive

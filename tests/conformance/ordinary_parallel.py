@@ -96,7 +96,7 @@ PROGRAMS: tuple[Program, ...] = (
     python(
         "futures on threads: map, as_completed, exceptions, time-outs",
         """
-        import time
+        import threading
         from concurrent.futures import ThreadPoolExecutor, TimeoutError, as_completed
 
         def half(n):
@@ -108,10 +108,12 @@ PROGRAMS: tuple[Program, ...] = (
             futures = {pool.submit(half, n): n for n in range(10)}
             failed = [futures[f] for f in as_completed(futures) if f.exception()]
             print(failed, sum(f.result() for f in futures if not f.exception()))
+            enough = threading.Event()
             try:
-                pool.submit(time.sleep, 1).result(timeout=0.01)
+                pool.submit(enough.wait).result(timeout=0.01)
             except TimeoutError:
                 print("late")
+            enough.set()
         """,
         """
         [7] 19.0
@@ -398,12 +400,16 @@ PROGRAMS: tuple[Program, ...] = (
         import threading
         import time
 
+        printed = threading.Event()
+
         def late():
+            printed.wait()
             time.sleep(0.2)
             print("thread done")
 
         threading.Thread(target=late).start()
         print("main done")
+        printed.set()
         """,
         """
         main done

@@ -24,7 +24,7 @@ from .runners import RUNNERS, Runner
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-LIMITS = Limits(time=20 * SLOW, memory=128 * MiB, output_total=2 * MiB)
+LIMITS = Limits(time=60 * SLOW, memory=128 * MiB, output_total=2 * MiB)
 
 
 class Bench:
@@ -37,6 +37,15 @@ class Bench:
     async def __call__(self, program: str, **options: Any) -> Result:
         options = {"limits": LIMITS, "policy": "none", "backend": self.name, **options}
         return await self._executor.run(self._runner.programs[program], self._runner.language, **options)
+
+    async def too_late(self, program: str, seconds: float) -> tuple[Result, float]:
+        """Run what prints first and then takes too long. Returns the result and the limit: so many seconds, and more on
+        a machine where it gets to nothing in that time."""
+        for limit in (seconds, 5 * seconds, 25 * seconds):
+            result = await self(program, limits={"time": limit})
+            if result.stdout:
+                break
+        return result, limit
 
 
 class Shared:
@@ -228,20 +237,20 @@ async def test_too_much_output_is_told_even_if_it_had_ended_before_that_was_seen
 
 @every_backend_with("sleeps after printing")
 async def test_a_time_out_returns_what_was_printed(bench: Bench) -> None:
-    result = await bench("sleeps after printing", limits={"time": 2.0 * SLOW})
+    result, seconds = await bench.too_late("sleeps after printing", 2.0 * SLOW)
     assert (result.status, result.stdout, result.shell_exit) == (Status.TIMEOUT, "partial\n", 124)
-    assert f"{2 * SLOW} s" in (result.error or "")
+    assert f"{seconds:g} s" in (result.error or "")
 
 
 @every_backend_with("loops after printing")
 async def test_a_busy_loop_times_out(bench: Bench) -> None:
-    result = await bench("loops after printing", limits={"time": 1.0 * SLOW})
+    result, _ = await bench.too_late("loops after printing", 1.0 * SLOW)
     assert (result.status, result.stdout) == (Status.TIMEOUT, "partial\n")
 
 
 @every_backend_with("ignores signals")
 async def test_ignoring_signals_does_not_help(bench: Bench) -> None:
-    result = await bench("ignores signals", limits={"time": 1.0 * SLOW})
+    result, _ = await bench.too_late("ignores signals", 1.0 * SLOW)
     assert (result.status, result.stdout) == (Status.TIMEOUT, "partial\n")
 
 
@@ -265,7 +274,7 @@ async def test_a_cancelled_run_leaves_nothing(bench: Bench) -> None:
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert time.monotonic() - start < 10 * SLOW  # and not after the sixty seconds that it wanted to sleep
+    assert time.monotonic() - start < 40 * SLOW  # and not after the sixty seconds that it wanted to sleep
 
 
 @every_backend_with("sleeps a little")
@@ -283,11 +292,20 @@ async def test_descriptors_and_threads_do_not_add_up(bench: Bench) -> None:
         await bench("fails")
         await bench("sleeps after printing", limits={"time": 0.2})
         await bench("floods")
-        await asyncio.sleep(0.3)  # what is kept warm for the next run is warm again
-        return len(os.listdir("/proc/self/fd")), threading.active_count()
+        since, found = time.monotonic(), (0, 0)
+        while time.monotonic() < since + 0.3:  # until what is kept warm for the next run is warm again
+            await asyncio.sleep(0.02)
+            if (now := (len(os.listdir("/proc/self/fd")), threading.active_count())) != found:
+                since, found = time.monotonic(), now
+        return found
 
-    first = [await run_all() for _ in range(2)][-1]
-    assert [await run_all() for _ in range(2)][-1] <= first
+    first = max([await run_all() for _ in range(2)])
+    later = [await run_all() for _ in range(2)][-1]
+    for _ in range(6):  # on a busy machine something may still be on its way; what adds up stays
+        if later <= first:
+            break
+        later = await run_all()
+    assert later <= first
 
 
 @every_backend_with("hello")

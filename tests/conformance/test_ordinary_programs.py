@@ -165,7 +165,7 @@ import numpy
 def test_no_two_runs_draw_the_same_random_numbers(packages: str, jail: Executor, warm_jail: Executor) -> None:
     """Every cell is a copy of one warm interpreter, whose generators were seeded long ago."""
     executor = warm_jail if packages == "warm" else jail
-    runs = [executor.run(_DRAWS, policy="none", backend="jail") for _ in range(4)]
+    runs = [executor.run(_DRAWS, policy="none", backend="jail", limits={"time": 300.0}) for _ in range(4)]
     assert [run.status for run in runs] == [Status.OK] * 4, runs[0].error
     for source in runs[0].value:
         drawn = [run.value[source] for run in runs]

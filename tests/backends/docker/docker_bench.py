@@ -27,6 +27,10 @@ class Ran:
         return self.outcome.status.value, self.outcome.exit_code
 
 
+class EndedBefore(AssertionError):
+    """A run has ended before it printed what was waited for."""
+
+
 Meanwhile = Callable[[Control, Callable[[str], Any]], Any]
 
 
@@ -47,20 +51,28 @@ async def run(backend: DockerBackend, code: str = "", *, meanwhile: Meanwhile | 
 
     async def printed(text: str) -> None:
         while text.encode() not in out["stdout"]:
+            if task.done():
+                raise EndedBefore(f"it has ended without printing {text!r}: {task}")
             more.clear()
-            await more.wait()
+            news = asyncio.create_task(more.wait())
+            await asyncio.wait([task, news], return_when=asyncio.FIRST_COMPLETED)
+            news.cancel()
 
     request = Request(code=code, **{"limits": Limits(time=60.0), **given})
     control = Control()
     task = asyncio.create_task(backend.run(request, sink, control if meanwhile else None))
     if meanwhile:
-        await meanwhile(control, printed)
+        try:
+            await meanwhile(control, printed)
+        except EndedBefore:
+            await task
+            raise
     return Ran(await task, bytes(out["stdout"]), bytes(out["stderr"]))
 
 
 def docker(*arguments: str, given: bytes = b"") -> str:
     """Run a command as a person would type it. DOCKER_HOST names the engine."""
-    done = subprocess.run(["docker", *arguments], input=given, capture_output=True, check=True, timeout=60)
+    done = subprocess.run(["docker", *arguments], input=given, capture_output=True, check=True, timeout=300)
     return done.stdout.decode()
 
 
@@ -75,7 +87,7 @@ def inspect(name: str) -> dict[str, Any]:
     return found
 
 
-async def until(true: Callable[[], Any], seconds: float = 30.0) -> Any:
+async def until(true: Callable[[], Any], seconds: float = 120.0) -> Any:
     """Wait for something that another process does. Returns what it gave, or its last answer if it never came true."""
 
     def look() -> Any:

@@ -100,7 +100,7 @@ def look(engine: str, directory: Path, entry: str) -> Seen:
         process.write_stdin("\n")
         assert process.wait() == 0
         after = docker(engine, "inspect", "--format", "{{.State.Status}}", told["Id"])
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while told["HostConfig"]["AutoRemove"] and after and time.monotonic() < deadline:
             time.sleep(0.1)
             after = docker(engine, "inspect", "--format", "{{.State.Status}}", told["Id"])

@@ -112,7 +112,10 @@ async def test_a_time_out_keeps_what_was_printed_and_written(backend: DockerBack
     code = "open('part', 'w').write('so far')\nprint('partial')\nwhile True: pass"
     if language == "bash":
         code = "printf 'so far' > part; echo partial; trap '' TERM; while :; do :; done"
-    ran = await run(backend, code, language=language, outputs=("part",), limits={"time": 1.5})
+    for seconds in (1.5, 7.5, 30.0):  # more on a machine where it gets to nothing so soon
+        ran = await run(backend, code, language=language, outputs=("part",), limits={"time": seconds})
+        if ran.stdout:
+            break
     assert (ran.ending, ran.stdout) == (("timeout", None), "partial\n")
     assert ran.outcome.files == {"part": b"so far"}
     assert ran.outcome.usage.wall >= 1.5

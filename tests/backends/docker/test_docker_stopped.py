@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
 from aiodocker.containers import DockerContainer
-from docker_bench import docker, inspect, ours, run, until
+from docker_bench import EndedBefore, docker, inspect, ours, run, until
 
 from redoma.backends.base import Control
 from redoma.backends.docker import Box, DockerBackend
@@ -32,7 +33,8 @@ async def any_backend(request: pytest.FixtureRequest, engine: str) -> AsyncItera
 
 
 def _stopped() -> bool:
-    return bool(inspect(*ours())["State"]["Paused"])
+    names = ours()
+    return bool(names) and bool(inspect(*names)["State"]["Paused"])
 
 
 async def _stop(control: Control, printed: Callable[[str], Any]) -> None:
@@ -76,7 +78,21 @@ async def test_it_can_be_killed(any_backend: DockerBackend) -> None:
 async def test_its_time_ends_and_its_files_come_back(any_backend: DockerBackend) -> None:
     outputs = () if any_backend.box.direct else ("part",)
     writes = ("sh", "-c", "printf 'so far' > part; echo here; exec sleep 600")
-    ran = await run(any_backend, argv=writes, outputs=outputs, limits={"time": 3.0}, meanwhile=_stop)
+    was_stopped = asyncio.Event()
+
+    async def stop(control: Control, printed: Callable[[str], Any]) -> None:
+        await printed("here")
+        control.signal(signal.SIGSTOP)
+        if await until(_stopped, seconds=15):
+            was_stopped.set()
+
+    for seconds in (3.0, 15.0, 60.0):  # more on a machine where it is not even stopped in three
+        was_stopped.clear()
+        with suppress(EndedBefore):
+            ran = await run(any_backend, argv=writes, outputs=outputs, limits={"time": seconds}, meanwhile=stop)
+            if was_stopped.is_set():
+                break
+    assert was_stopped.is_set()
     assert ran.ending == ("timeout", None)
     assert ran.outcome.files == dict.fromkeys(outputs, b"so far")
 

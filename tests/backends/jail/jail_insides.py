@@ -8,6 +8,7 @@ import signal
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -63,14 +64,12 @@ def depth_of(pid: int) -> int:
 
 
 def children_of(pid: int) -> list[int]:
-    try:
-        return [
-            int(child)
-            for task in os.listdir(f"/proc/{pid}/task")
-            for child in Path(f"/proc/{pid}/task/{task}/children").read_text().split()
-        ]
-    except (FileNotFoundError, ProcessLookupError):
-        return []
+    found: list[int] = []
+    with suppress(FileNotFoundError, ProcessLookupError):
+        for task in os.listdir(f"/proc/{pid}/task"):
+            with suppress(FileNotFoundError, ProcessLookupError):  # a thread that has ended takes no other's children
+                found += map(int, Path(f"/proc/{pid}/task/{task}/children").read_text().split())
+    return found
 
 
 def below(pid: int) -> set[int]:
@@ -118,14 +117,21 @@ async def interrupted(executor: AsyncExecutor, backend: JailBackend, part: Part,
         if "\n" in text:
             told.set()
 
-    running = asyncio.create_task(run(executor, TELL + "import time; time.sleep(50)", on_output=hear, **options))
+    running = asyncio.create_task(
+        run(
+            executor,
+            TELL + "import time; time.sleep(600)",
+            on_output=hear,
+            **{"limits": {"time": 120 * SLOW}, **options},
+        )
+    )
     waiting = asyncio.create_task(told.wait())
-    await asyncio.wait([running, waiting], timeout=30 * SLOW, return_when=asyncio.FIRST_COMPLETED)
+    await asyncio.wait([running, waiting], timeout=60 * SLOW, return_when=asyncio.FIRST_COMPLETED)
     waiting.cancel()
     if running.done():
         return running.result()  # something else has ended it: the caller will see
     os.kill(parts(backend, int("".join(said)))[part], signal.SIGKILL)
-    return await asyncio.wait_for(running, 10 * SLOW)
+    return await asyncio.wait_for(running, 40 * SLOW)
 
 
 # --- what could be left ---
@@ -154,7 +160,7 @@ class Host(msgspec.Struct):
             found["descriptors"] = {n: what for n, what in now.descriptors.items() if n not in self.descriptors}
         return {name: what for name, what in found.items() if what}
 
-    def left_in_the_end(self, seconds: float = 3.0) -> dict[str, Any]:
+    def left_in_the_end(self, seconds: float = 60.0) -> dict[str, Any]:
         """Return the same after a while: others use this host too, so what disappears soon was not ours."""
         eventually(lambda: not self.left(), seconds)
         return self.left()
@@ -199,14 +205,14 @@ def resident(pid: int) -> int:
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def eventually(true: Callable[[], bool], seconds: float = 10.0) -> bool:
+def eventually(true: Callable[[], bool], seconds: float = 60.0) -> bool:
     deadline = time.monotonic() + seconds * SLOW
     while not (answer := true()) and time.monotonic() < deadline:
         time.sleep(0.01)
     return answer
 
 
-async def soon(true: Callable[[], bool], seconds: float = 10.0) -> bool:
+async def soon(true: Callable[[], bool], seconds: float = 60.0) -> bool:
     """Do the same as `eventually` while the event loop continues."""
     deadline = time.monotonic() + seconds * SLOW
     while not (answer := true()) and time.monotonic() < deadline:  # noqa: ASYNC110 - processes set no asyncio.Event

@@ -63,7 +63,7 @@ def run_in(cell: Group, code: str, while_it_lives: Callable[[], Any] = lambda: N
             process.stdout.readline()
             while_it_lives()
             process.stdin.close()
-            return process.wait(timeout=30 * SLOW)
+            return process.wait(timeout=120 * SLOW)
         finally:
             process.kill()
 

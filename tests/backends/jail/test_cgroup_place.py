@@ -520,8 +520,8 @@ def test_real_a_cell_of_v2_counts_cpu_time_and_stays_while_a_process_is_in_it(gr
             assert not cell.remove()
         finally:
             Path(path, "cgroup.kill").write_text("1")
-            assert process.wait(timeout=10 * SLOW) == -9
-    deadline = time.monotonic() + 10
+            assert process.wait(timeout=60 * SLOW) == -9
+    deadline = time.monotonic() + 60
     while Path(path, "cgroup.procs").read_text() and time.monotonic() < deadline:
         time.sleep(0.01)  # its child was killed with it, and takes its own time to go
     assert Path(path, "cgroup.procs").read_text() == ""

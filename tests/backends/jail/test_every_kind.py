@@ -63,29 +63,32 @@ FILES = """
 with open('/tmp/filled', 'wb') as file:
     for _ in range(400):
         file.write(b'x' * (1 << 20))
-import time; time.sleep(1)
+import time; time.sleep(50)
 """
 MEMFD = """
 import os
 number = os.memfd_create('filled')
 for _ in range(400):
     os.write(number, b'x' * (1 << 20))
-import time; time.sleep(1)
+import time; time.sleep(50)
 """
 FORKS = """
 import os, time
 for _ in range(10):
     if os.fork() == 0:
         kept = b'x' * (40 << 20)
-        time.sleep(5)
+        time.sleep(50)
         os._exit(0)
-time.sleep(5)
+for _ in range(1000):  # until one of them was killed, if not all
+    pid, status = os.waitpid(-1, os.WNOHANG)
+    if pid and os.WIFSIGNALED(status): break
+    time.sleep(0.05)
 """
 
 
 @pytest.mark.parametrize("how", [HEAP, FILES, MEMFD, FORKS], ids=["heap", "tmpfs", "memfd", "a tree of processes"])
 def test_memory_over_its_limit_ends_the_run(how: str, executor: Executor) -> None:
-    limits = Limits(memory=128 * MiB, disk=1024 * MiB, file_size=1024 * MiB)
+    limits = Limits(memory=128 * MiB, disk=1024 * MiB, file_size=1024 * MiB, time=60)
     result = executor.run(how, backend="jail", policy="none", limits=limits)
     if how == MEMFD and not isinstance(_GROUPS, cgroup.Cgroups):
         assert result.exception == "OSError", "a watcher can't see such memory, so there is none"

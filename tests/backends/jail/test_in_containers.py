@@ -67,7 +67,7 @@ def _run(engine: str, options: tuple[str, ...], program: str, *arguments: str, t
         input=told,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=1200,
         check=False,
     )
     assert done.returncode == 0, done.stderr

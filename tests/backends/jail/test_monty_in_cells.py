@@ -105,7 +105,13 @@ def essence(result: Result) -> dict[str, Any]:
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_run_ends_the_same_in_a_cell(name: str, both: tuple[Executor, Executor]) -> None:
     code, options = PROGRAMS[name]
-    inside, outside = (executor.run(code, policy="none", **options) for executor in both)
+    limits = options.get("limits", {})
+    # How much it has done before its time is over depends on the machine: where it was nothing, it gets more time.
+    for seconds in (limits["time"] * factor for factor in (1, 8, 64)) if "time" in limits else (60.0,):
+        given = {**options, "limits": {**limits, "time": seconds}}
+        inside, outside = (executor.run(code, policy="none", **given) for executor in both)
+        if essence(inside) == essence(outside):
+            break
     assert essence(inside) == essence(outside)
     if name == "code that Monty lacks":
         assert (inside.status, inside.stdout) == (Status.FAILED, "")
@@ -275,11 +281,13 @@ def processes_below(pid: int) -> dict[int, str]:
 
 
 def busy_worker(pid: int) -> int:
-    """The one that computes: what is only armed has used next to no time."""
+    """The one that computes: what is only armed, or was kept by another test, uses next to no time meanwhile."""
     deadline = time.monotonic() + 60 * SLOW
+    at_first: dict[int, int] = {}
     while time.monotonic() < deadline:
         for child, name in processes_below(pid).items():
-            if name == "monty" and sum(map(int, _stat(child)[11:13])) > 20 * SLOW:
+            used = sum(map(int, _stat(child)[11:13]))
+            if name == "monty" and used - at_first.setdefault(child, used) > 20 * SLOW:
                 return child
         time.sleep(0.02)
     raise AssertionError(f"no worker is busy: {processes_below(pid)}")
@@ -299,10 +307,10 @@ def gone(pid: int) -> bool:
 def test_a_worker_killed_by_somebody_is_our_failure_and_the_next_run_works(config: Config) -> None:
     with monty(config, cells=True) as executor:
         running = executor.start(
-            executor.core.run("while True: pass", limits={"time": 60 * SLOW, "cpu": 120 * SLOW}, policy="none")
+            executor.core.run("while True: pass", limits={"time": 300 * SLOW, "cpu": 300 * SLOW}, policy="none")
         )
         os.kill(busy_worker(os.getpid()), signal.SIGKILL)
-        result = running.result(timeout=20 * SLOW)
+        result = running.result(timeout=60 * SLOW)
         assert (result.status, "worker died" in (result.error or "")) == (Status.FAILED, True)
         assert executor.run("1 + 1").value == 2
 
@@ -311,7 +319,7 @@ BUSY = """
 import redoma
 from redoma.backends.monty.backend import MontyBackend
 with redoma.Executor(backends=[MontyBackend(cells={cells})]) as executor:
-    executor.run("while True: pass", limits={{"time": 20}}, policy="none", files={{"a": b"x"}})
+    executor.run("while True: pass", limits={{"time": 120}}, policy="none", files={{"a": b"x"}})
 """
 
 
@@ -324,7 +332,7 @@ def test_a_busy_worker_dies_with_redoma(cells: bool, tmp_path: Path) -> None:
     everything = processes_below(process.pid)
     process.kill()
     process.wait()
-    deadline = time.monotonic() + 2
+    deadline = time.monotonic() + (60 if cells else 2)
     while not all(map(gone, everything)) and time.monotonic() < deadline:
         time.sleep(0.01)
     survivors = {pid: name for pid, name in everything.items() if not gone(pid)}

@@ -98,7 +98,10 @@ PYTHON = {
             data = os.read(fd, 1000)
             output += data
             return data
-        script = "sleep 0.1 & jobs; fg; stty size; trap 'echo caught' USR1; kill -USR1 $BASHPID; ulimit -n; echo end"
+        # It goes on in the background until it has been listed.
+        os.mkfifo("gate")
+        script = "cat gate & jobs; { sleep 0.1; echo > gate; } & fg %1; wait; stty size; "
+        script += "trap 'echo caught' USR1; kill -USR1 $BASHPID; ulimit -n; echo end"
         assert pty.spawn(["bash", "--norc", "-ic", script], read) == 0
         assert b"Running" in output and b"caught" in output and b"end" in output
         assert b"no job control" not in output

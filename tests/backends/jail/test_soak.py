@@ -11,6 +11,7 @@ import random
 import signal
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -173,7 +174,8 @@ async def test_a_zygote_killed_again_and_again_leaves_nothing(tmp_path: Path) ->
         while not done.is_set():
             await asyncio.sleep(random.uniform(0.05, 0.3))
             if (pid := pool_of(backend).zygote_pid) is not None:
-                os.kill(pid, signal.SIGKILL)
+                with suppress(ProcessLookupError):  # it is dead already, and its pool hasn't noticed
+                    os.kill(pid, signal.SIGKILL)
 
     async def work() -> list[Status]:
         return [(await run(executor, "import time; time.sleep(0.01)")).status for _ in range(15)]
@@ -190,7 +192,10 @@ async def test_a_zygote_killed_again_and_again_leaves_nothing(tmp_path: Path) ->
 
 async def first_ok(executor: AsyncExecutor) -> bool:
     """The last kill may still be on its way to the cells."""
-    return any([(await run(executor)).status is Status.OK for _ in range(2)])
+    for _ in range(10):
+        if (await run(executor)).status is Status.OK:
+            return True
+    return False
 
 
 def test_backends_that_are_dropped_without_being_closed_end_with_the_process(tmp_path: Path) -> None:
@@ -204,4 +209,4 @@ def test_backends_that_are_dropped_without_being_closed_end_with_the_process(tmp
         os._exit(0)
     os.waitpid(pid, 0)
     zygote = int((tmp_path / "zygote").read_text())
-    assert eventually(lambda: not os.path.exists(f"/proc/{zygote}"), 10)
+    assert eventually(lambda: not os.path.exists(f"/proc/{zygote}"))

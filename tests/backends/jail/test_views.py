@@ -14,8 +14,9 @@ from redoma.backends.jail import JailBackend
 
 _DEVICES = """
 import os, time
+begin = time.monotonic()
 time.sleep({seconds})
-[os.stat(path).st_dev for path in ('/', '/usr', '/opt/redoma/redoma')]
+[[os.stat(path).st_dev for path in ('/', '/usr', '/opt/redoma/redoma')], begin, time.monotonic()]
 """
 _AT_ONCE = 4
 
@@ -41,13 +42,21 @@ print(json.dumps([[each.status.value, each.value, each.error, list(each.isolatio
 
 async def test_a_view_is_used_by_one_cell_at_a_time_and_then_again(config: Config) -> None:
     async with AsyncExecutor(config, backends=[JailBackend(minimum=1, maximum=_AT_ONCE)]) as executor:
+        spans: list[tuple[float, float]] = []
 
         async def devices(seconds: float) -> tuple[int, ...]:
-            result = await executor.run(_DEVICES.format(seconds=seconds), backend="jail", require=["locks"])
+            code, limits = _DEVICES.format(seconds=seconds), {"time": seconds + 60 * SLOW}
+            result = await executor.run(code, backend="jail", require=["locks"], limits=limits, policy="none")
             assert isinstance(result.value, list), result
-            return tuple(result.value)
+            found, begin, end = result.value
+            spans.append((begin, end))
+            return tuple(found)
 
-        together = await asyncio.gather(*(devices(1.0 * SLOW) for _ in range(_AT_ONCE)))
+        for seconds in (1.0, 5.0, 25.0):  # until all of them were alive at one time
+            spans.clear()
+            together = await asyncio.gather(*(devices(seconds * SLOW) for _ in range(_AT_ONCE)))
+            if max(begin for begin, _ in spans) < min(end for _, end in spans):
+                break
         later = [await devices(0) for _ in range(3 * _AT_ONCE)]
     every = [device for each in together for device in each]
     assert len(set(every)) == len(every) == 3 * _AT_ONCE, "each overlay is in one cell only"

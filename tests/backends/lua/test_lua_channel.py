@@ -61,10 +61,10 @@ MALFORMED = {
 @pytest.mark.parametrize("name", MALFORMED)
 def test_who_speaks_like_no_host_of_ours_is_ended(stage: Stage, name: str) -> None:
     attack, told = MALFORMED[name]
-    result = stage.impostor(f"say('begun')\n{attack}\ntime.sleep(30)")
+    result = stage.impostor(f"say('begun')\n{attack}\ntime.sleep(60)", limits={"time": 90})
     assert (result.status, result.stdout) == (Status.KILLED, "begun"), result
     assert (result.error or "").startswith(told), result.error
-    assert result.usage.wall < 30
+    assert result.usage.wall < 60
 
 
 def test_numbers_are_looked_up_among_the_scripts_own(stage: Stage) -> None:
@@ -120,9 +120,10 @@ def test_a_flood_of_messages_is_too_much_output_and_takes_no_memory_of_ours(stag
 
 
 def test_reading_no_answers_blocks_nobody_but_itself(stage: Stage) -> None:
+    # It asks again once its first answer is there, which it doesn't read.
     result = stage.impostor(
-        "frame({'do': 'get', 'entry': 'no:such'})\ntime.sleep(0.2)\nframe({'do': 'get', 'entry': 'no:such'})\n"
-        "time.sleep(0.2)\nsay('done')"
+        "import select\nframe({'do': 'get', 'entry': 'no:such'})\nselect.select([0], [], [])\n"
+        "frame({'do': 'get', 'entry': 'no:such'})\ntime.sleep(0.2)\nsay('done')"
     )
     assert (result.status, result.stdout) == (Status.OK, "done")
 

@@ -43,7 +43,7 @@ def _environment(pid: int) -> bytes:
     return Path(f"/proc/{pid}/environ").read_bytes()
 
 
-def _until(true: Callable[[], object], seconds: float = 10.0) -> bool:
+def _until(true: Callable[[], object], seconds: float = 60.0) -> bool:
     end = time.monotonic() + seconds
     while not true() and time.monotonic() < end:
         time.sleep(0.02)
@@ -134,11 +134,14 @@ async def test_many_at_once_are_all_served(backend: NativeBackend) -> None:
 
 
 async def test_it_has_neither_our_variables_nor_our_directory(
-    backend: NativeBackend, monkeypatch: pytest.MonkeyPatch
+    backend: NativeBackend, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("REDOMA_TEST_SECRET", "hunter22")
-    run = asyncio.create_task(_output(backend, "sleep", "0.5"))
-    await asyncio.sleep(0.2)
+    waits = f"while [ ! -e {tmp_path}/over ]; do sleep 0.02; done"
+    run = asyncio.create_task(_output(backend, "sh", "-c", waits))
+    deadline = time.monotonic() + 60
+    while not any(map(_children, _children(os.getpid()))) and time.monotonic() < deadline:  # noqa: ASYNC110
+        await asyncio.sleep(0.02)
     (supervisor,) = _children(os.getpid())
     if os.geteuid() == 0:  # nobody else may look
         assert _environment(supervisor) == b""
@@ -147,6 +150,7 @@ async def test_it_has_neither_our_variables_nor_our_directory(
         place = f"/proc/{supervisor}/fd"
         leads_to = [os.readlink(f"{place}/{number}") for number in os.listdir(place)]
         assert not {os.readlink(f"/proc/self/fd/{number}") for number in (0, 1, 2)} & set(leads_to)
+    (tmp_path / "over").touch()
     assert (await run)[0] is Status.OK
 
 
@@ -163,19 +167,30 @@ async def test_signals_that_we_ignore_have_their_usual_effect_on_a_command(backe
 
 @pytest.mark.parametrize("forks", [False, True], ids=["alone", "with a child that outlives it"])
 def test_when_redoma_is_killed_the_command_and_all_around_it_end(tmp_path: Path, forks: bool) -> None:
+    lasts = f"63.{os.getpid():07}"  # which no other process has among its words
     program = textwrap.dedent(f"""
         import asyncio, os, sys, time
+        from pathlib import Path
         from redoma.backends.native.backend import NativeBackend
         from redoma.models import Request
 
         async def main():
             backend = NativeBackend()
             run = asyncio.create_task(backend.run(
-                Request(argv=("sleep", "63.25"), language="command", backend="native", cwd="/", env={ENV!r}),
+                Request(argv=("sleep", "{lasts}"), language="command", backend="native", cwd="/", env={ENV!r}),
                 lambda *_: True))
-            await asyncio.sleep(1.5)
+            def below(pid):
+                return Path(f"/proc/{{pid}}/task/{{pid}}/children").read_text().split()
+            def begun():
+                try:
+                    each = [inner for outer in below(os.getpid()) for inner in below(outer)]
+                    return any(b"{lasts}" in Path(f"/proc/{{pid}}/cmdline").read_bytes() for pid in each)
+                except OSError:
+                    return False
+            while not begun():
+                await asyncio.sleep(0.02)
             if {forks} and os.fork() == 0:  # it has a copy of every descriptor of ours
-                time.sleep(20)
+                time.sleep(300)
                 os._exit(0)
             print("ready", flush=True)
             await run
@@ -186,10 +201,10 @@ def test_when_redoma_is_killed_the_command_and_all_around_it_end(tmp_path: Path,
     assert redoma.stdout.readline() == b"ready\n"
     around = [supervisor for supervisor in _children(redoma.pid) if _children(supervisor)]
     assert len(around) == 1
-    assert _running("63.25")
+    assert _running(lasts)
     redoma.kill()
     try:
-        assert _until(lambda: not _running("63.25"))
+        assert _until(lambda: not _running(lasts))
         assert _until(lambda: not any(map(_is_alive, around)))
     finally:
         redoma.wait()
@@ -224,6 +239,19 @@ async def test_a_run_whose_time_is_over_before_it_began_is_a_time_out(backend: N
 
 
 async def test_a_command_that_stops_its_supervisor_is_ended_all_the_same(backend: NativeBackend) -> None:
-    limits = msgspec.structs.replace(Limits(), time=0.5)
-    with pytest.raises(BackendError, match="the supervisor was killed"):
-        await backend.run(_request("sh", "-c", "kill -STOP $PPID; exec sleep 60", limits=limits), lambda *_: True)
+    said: list[bytes] = []
+
+    def sink(_: object, data: bytes) -> bool:
+        said.append(data)
+        return True
+
+    for seconds in (0.5, 3.0, 15.0):  # more on a machine where it gets to nothing in half a second
+        limits = msgspec.structs.replace(Limits(), time=seconds)
+        stops = _request("sh", "-c", "kill -STOP $PPID; echo stopped; exec sleep 60", limits=limits)
+        try:
+            await backend.run(stops, sink)
+        except BackendError as error:
+            assert "the supervisor was killed" in str(error)  # noqa: PT017 - or it came to nothing
+            return
+        assert not said, "its supervisor was stopped, and it was not told"
+    pytest.fail("it was never begun")

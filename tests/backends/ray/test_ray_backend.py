@@ -108,7 +108,8 @@ async def test_no_more_runs_are_sent_than_nodes_take(cluster: LocalCluster, conf
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         (refused,) = done
         assert "the cluster is busy" in (refused.result().error or "")
-        assert cluster.on_node(lambda: _about(node)).load == said.Load(capacity=2, running=2, queued=2)
+        # They may still be on their way there when the last is refused here.
+        await until(lambda: cluster.on_node(lambda: _about(node)).load == said.Load(capacity=2, running=2, queued=2))
         for task in tasks:
             task.cancel()
         await asyncio.wait(tasks)
@@ -191,9 +192,9 @@ async def test_output_that_differs_on_the_second_node_is_not_passed_off_as_one(
 ) -> None:
     first = Cells(LONG)
     one = cluster.add("one", {"jail": first})
-    task = run(executor, "long")
-    await until(lambda: total(first) == 1)
-    await asyncio.sleep(0.1)  # its output arrives
+    arrived: list[str] = []
+    task = run(executor, "long", on_output=lambda _, text: arrived.append(text))
+    await until(lambda: "".join(arrived) == "begun\n")
     cluster.add("two", {"jail": Cells(Answer(stdout="something else\n"))})
     one.kill()
     result = await task
@@ -250,15 +251,17 @@ async def test_a_client_that_is_gone_leaves_no_run(cluster: LocalCluster, config
     node = cluster.add("one", {"jail": cells}, lease=0.3)
     executor = AsyncExecutor(config, backends=[cluster.backend()])
     task = run(executor, "long")
-    await until(lambda: total(cells) == 1)
+    await until(lambda: total(cells) >= 1)
+    # On a busy machine the client may have seemed to be gone before.
+    begun, ended = total(cells), len(cells.cancelled)
     node.cut = True  # as if the client had been killed
-    await until(lambda: cells.cancelled == ["long"])
+    await until(lambda: len(cells.cancelled) > ended)
     node.cut = False
-    await until(lambda: total(cells) == 2)  # it is there again after all: the run is begun once more
+    await until(lambda: total(cells) > begun)  # it is there again after all: the run is begun once more
     task.cancel()
     await asyncio.wait([task])
     await executor.aclose()
-    assert cells.cancelled == ["long"] * 2
+    assert cells.cancelled == ["long"] * total(cells)
 
 
 async def test_large_files_travel_once(cluster: LocalCluster, executor: AsyncExecutor) -> None:
@@ -402,7 +405,7 @@ async def test_mixed_runs_are_each_accounted_for_once(cluster: LocalCluster, exe
     begun = sum((each.begun for each in made), Counter[str]())
     assert all(begun[each.id] in (1, 2) for each in results)
     for node in nodes[1:]:
-        assert cluster.on_node(functools.partial(_about, node)).load.running == 0
+        await until(lambda node=node: cluster.on_node(functools.partial(_about, node)).load.running == 0)  # type: ignore[misc]
 
 
 _: type[Backend] = Cells

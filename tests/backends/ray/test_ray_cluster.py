@@ -160,7 +160,11 @@ async def test_mixed_runs_are_each_accounted_for_once(nodes: Nodes) -> None:
         results = await asyncio.gather(*tasks)
         assert [each.status for each in results] == [status for _, _, status in submitted]
         assert len({each.id for each in results}) == count
-    loads = [each.about.load for each in await asyncio.to_thread(survey, nodes) if each.about is not None]
+    for _ in range(60):  # a node may learn a moment later than we that a run has ended
+        loads = [each.about.load for each in await asyncio.to_thread(survey, nodes) if each.about is not None]
+        if [load.running + load.queued for load in loads] == [0, 0]:
+            break
+        await asyncio.sleep(0.5)
     assert [load.running + load.queued for load in loads] == [0, 0]
     await until(lambda: left_of(victim) == [])
     log = AuditLog(nodes.head.config.audit.directory)
