@@ -634,12 +634,13 @@ class Service:
 
     async def _look_for_answers(self) -> None:
         """Continue runs that wait for a person once somebody has answered, here or with `redoma approvals`."""
-        taken: set[str] = set()
+        takers: dict[str, Job] = {}
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout(_LOOK):
                     await self._answered.wait()
             self._answered.clear()
+            takers = {approval: job for approval, job in takers.items() if not job.row.is_over}
             waiting = [job for job in self._jobs.values() if job.row.state == "waiting" and job.task is None]
             for job in waiting if not self.draining else ():
                 row = job.row
@@ -647,11 +648,13 @@ class Service:
                     if await asyncio.to_thread(self.ledger.is_open, row.approval):
                         continue
                     answer = await asyncio.to_thread(self.ledger.load, row.approval)
+                    if answer.state == "approved" and row.approval in takers:
+                        continue  # another run of exactly the same is about to use it: asking now would take it away
                     if row.state != "waiting" or not await asyncio.to_thread(self._requeue, row):
                         continue
-                    if answer.state == "used" or (answer.state == "approved" and row.approval in taken):
+                    if answer.state == "used":
                         row.approval = ""  # it went to another run of exactly the same: this one asks for its own
-                    taken.add(row.approval)
+                    takers[row.approval] = job
                     row.state = "queued"
                     self._begin(job, None)
                 except RedomaError as error:
