@@ -310,10 +310,10 @@ def _lines(explanation: Explanation, places: list[PlaceVerdict]) -> Iterator[str
             yield from _of_finding(finding)
     if in_scripts := [finding for finding in evaluation.findings if finding.script]:
         yield _head("Scripts", "that it names, judged by their content")
-        for place in dict.fromkeys(finding.text for finding in in_scripts):
-            yield f"{_INDENT}{shown(place)}"
+        for line in dict.fromkeys(finding.text for finding in in_scripts):
+            yield f"{_INDENT}{shown(line)}"
             for finding in in_scripts:
-                if finding.text == place:
+                if finding.text == line:
                     yield from _of_finding(finding)
     if explanation.permits or explanation.others:
         yield _head("Permits", f"{len(explanation.permits)} of this request")
