@@ -73,6 +73,39 @@ ATTACKS: list[tuple[tuple[str, ...], str]] = [
         )
     ),
     *(
+        (("bash text", text), "n.txt")
+        for text in (
+            "n=$(cat n.txt); echo $((n))",
+            "n=$(cat n.txt); m=$n; ((m++))",
+            "read -r n < n.txt; [[ $n -gt 3 ]]",
+            "n=`cat n.txt`; let n+=1",
+            "declare -i n=$(cat n.txt)",
+            "n=$(cat n.txt); s=text; echo ${s:n}",
+            "n=$(cat n.txt); a=(1 2); echo ${a[n]}",
+            "n=$(cat n.txt); a[n]=1",
+            "n=$(cat n.txt); echo ${!n}",
+            "declare -n r=$(cat n.txt); echo $r",
+            "while read -r n; do t=$((t + n)); done < n.txt",
+            "for n in $(cat n.txt); do echo $((n + 1)); done",
+            "echo $(( $(cat n.txt) + 1 ))",
+            "n=$(< n.txt); for ((i = 0; i < n; i++)); do :; done",
+            'printf -v n %s "$(cat n.txt)"; echo $((n))',
+            "mapfile -t a < n.txt; echo $((a[0] + 1))",
+            'test -v "$(cat n.txt)"',
+            'f() { echo $(($1)); }; f "$(cat n.txt)"',
+            "xargs -I{} timeout 5 {} < n.txt",
+            "tar xf n.txt; bash ./x.sh",
+            "unzip -o n.txt; ./x.sh",
+            "gunzip -kf x.sh.gz; bash x.sh; cat n.txt",
+            "awk '{ print > \"x.sh\" }' n.txt; bash x.sh",
+            "sed -n 'w x.sh' n.txt; bash x.sh",
+            "split -l 5 n.txt part; bash partaa",
+        )
+    ),
+    (("bash text", "PYTHONPATH=. python3 -c 1"), "sitecustomize.py"),
+    (("python3", "-m", "json.tool", "one"), "argparse.py"),
+    (("python3", "daily.py"), "decimal.py"),
+    *(
         (tuple(words.split()), "hook.sh")
         for words in (
             "env BASH_ENV=hook.sh bash -c true",
@@ -242,7 +275,48 @@ async def test_a_changed_file_does_not_run_under_a_pin(
     assert result.stdout == ""
 
 
+@pytest.mark.parametrize(
+    ("command", "file", "good", "evil"),
+    [
+        ("n=$(cat n.txt); echo $((n))", "n.txt", "3\n", "a[$(echo evil >&2)]\n"),
+        ("xargs -I{} timeout 5 {} < n.txt", "n.txt", "true\n", "./evil.sh\n"),
+        ("cat n.txt | awk '{ print > \"x.sh\" }'; bash x.sh", "n.txt", "true\n", "echo evil\n"),
+        ("PYTHONPATH=. python3 -c 1", "sitecustomize.py", "", "print('evil')\n"),
+        ("python3 -m json.tool one.json", "argparse.py", "", "print('evil')\n"),
+    ],
+)
+async def test_data_that_is_code_does_not_run_under_a_pin(
+    job: Job, command: str, file: str, good: str, evil: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job.write("one.json", "{}")
+    job.write("evil.sh", EVIL)
+
+    def put(text: str) -> None:
+        if text:
+            job.write(file, text)
+        else:
+            (job.place / file).unlink(missing_ok=True)
+
+    with monkeypatch.context() as blind:
+        blind.setattr("redoma.pipeline.executed_files.find", lambda *_, **__: ExecutedFiles())
+        put(good)
+        assert (await job.pin("bash text", command, requester="eve")).status is Status.OK
+        put(evil)
+        result = await job.run("bash text", command, label="job", requester="eve")
+        assert "evil" in result.stdout + result.stderr
+    put(good)
+    await job.pin("bash text", command)
+    put(evil)
+    result = await job.run("bash text", command, label="job", wait=False)
+    assert result.status in (Status.DENIED, Status.PENDING)
+    assert "evil" not in result.stdout + result.stderr
+
+
 ORDINARY = [
+    "i=0; while [ $i -lt 3 ]; do i=$((i + 1)); done; ./x.sh",
+    "n=$(ls | wc -l); now=$(date +%s); echo $((n + 1)) $((now - 60)); ./x.sh",
+    "a=(1 2); for i in \"${!a[@]}\"; do echo ${a[$i]}; done; ./x.sh",
+    "tar -czf backup.tgz sub; ./x.sh",
     "tar -czf backup.tgz sub && rsync -a backup.tgz /srv/backups/",
     "find . -name '*.log' -mtime +7 -delete",
     "pg_dump db | gzip > dump.gz",

@@ -20,6 +20,7 @@ import posixpath
 import pwd
 import re
 import stat
+import sys
 from collections.abc import Iterator, Sequence
 from io import FileIO
 from typing import Any, NamedTuple
@@ -46,6 +47,7 @@ _OTHERS = {
     **{name: name for name in ("perl", "ruby", "php", "lua")},
 }
 """Languages of other scripts, by the end of their name or by their interpreter."""
+_SHADOWED = frozenset({*sys.stdlib_module_names, *QUIET_MODULES, "sitecustomize", "usercustomize"})
 _MAX_LINKS = 40  # like the kernel's
 _MAX_NOTES = 50
 _SHA256 = 64  # digits
@@ -236,6 +238,7 @@ class _Binder:
         """Where programs and modules are searched for: what a script sets applies to everything that it runs."""
         self._extensions: dict[str, list[str]] = {}
         self._opaque: set[str] = set()
+        self._shadowed: set[str] = set()
 
     def all_of(self, found: Executes, cwd: str | None, depth: int, beside: str = "") -> None:
         """Bind what a request, or the script `beside`, runs in a directory."""
@@ -253,6 +256,9 @@ class _Binder:
             self._mentioned(fact.path, where, depth)
         if found.imported or any(interpreter(name) == "python" for name in found.names):
             self._packages(f"{self._view.home}/.local")
+        if found.imported or found.libraries or any(fact.how == "module" for fact in found.files):
+            for place in dict.fromkeys((cwd, posixpath.dirname(beside), *self._modules)):
+                self._shadows(place, cwd, depth)
         for name in found.imported:
             here = posixpath.dirname(beside)
             for _ in range(len(name) - len(name.lstrip(".")) - 1):  # `from ..x import y`: from the package above
@@ -341,6 +347,21 @@ class _Binder:
                     known = True
                     self._bind(whole, Executed(path=path, how="module"), cwd, depth)
         return known
+
+    def _shadows(self, place: str | None, cwd: str | None, depth: int) -> None:
+        """Bind modules with the names of Python's own, or of packages that are known: whatever is imported may import
+        these, and finds them here first. If one appears later, it will be bound, which is a change.
+        """
+        host = self._view.on_host(_tidy(place)) if place else None
+        if host is None or host in self._shadowed or is_systems(host) or host.endswith("-packages"):
+            return
+        self._shadowed.add(host)
+        try:
+            names = sorted({name.partition(".")[0] for name in os.listdir(host)} & _SHADOWED)
+        except OSError:
+            return
+        for name in names:
+            self._module(name, [place], cwd, depth)
 
     def _compiled(self, place: str, name: str) -> list[str]:
         """Return the files that Python loads in place of a module's source: `x.pyc`, `x.so`, `x.cpython-313-….so`."""

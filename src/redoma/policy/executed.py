@@ -360,6 +360,7 @@ def _of(facts: Sequence[Fact], *, bare: bool) -> Executes:
     }
     assigned |= {*_OF_REQUEST, *(fact.text for fact in facts if isinstance(fact, Searched))}
     made = _made(facts)
+    unpacker = next((fact.name for fact in facts if isinstance(fact, Command) and _writes_anything(fact)), "")
     moved = any(isinstance(fact, (Call, Attribute)) and fact.name in _CHANGES_DIRECTORY for fact in facts)
     for fact in facts:
         match fact:
@@ -368,7 +369,10 @@ def _of(facts: Sequence[Fact], *, bare: bool) -> Executes:
                     continue
                 if moved and fact.how != "module":
                     fact = msgspec.structs.replace(fact, directory=None)
-                if why := _unknowable(fact) or _is_made(fact, made):
+                why = _unknowable(fact) or _is_made(fact, made)
+                if unpacker and not why and not fact.path.startswith(_SYSTEMS):
+                    why = f"{unpacker} may write it first"
+                if why:
                     found.unbound(why, fact)
                     continue
                 found.add("files", msgspec.structs.replace(fact, line=0, column=0, text="", via=()))
@@ -427,6 +431,8 @@ def _of_command(fact: Command, found: _Collected, *, bare: bool) -> None:
         found.add("settings", Executed(path=f"~/{file}", how="data"))
     if interpreter(name) == "python" and _imports_by_option(args):
         found.unbound("an option has Python import or load something else", fact)
+    if name in ("test", "[", "unset") and _NAMED_BY_DATA.search("\n".join(args)):
+        found.unbound("the name of a variable is only known when it runs, and may run anything", fact)
     if name in RUNNERS:
         found.add("unbound", f"{name} runs what its files say, and what those include or run is not bound")
     if UNKNOWN in name:
@@ -474,6 +480,31 @@ def _made(facts: Sequence[Fact]) -> frozenset[str]:
     """Paths that the request writes: these may hold anything by the time that they are run."""
     commands = (fact for fact in facts if isinstance(fact, Command) and fact.name not in _KEEPS_CONTENT)
     return frozenset(posixpath.normpath(path) for command in commands for path in command.writes if path)
+
+
+_NAMED_BY_DATA = compiled_later(rf"-v\n[^\n]*{UNKNOWN}|\w\[[^\n]*{UNKNOWN}")
+_UNPACKS = names("unzip gunzip bunzip2 unxz unlzma unzstd unlz4 cpio 7z split csplit patch rsync scp wget")
+_DECOMPRESS = names("gzip bzip2 xz lzma zstd lz4 pigz")
+_AWK_WRITES = compiled_later(r">|\bclose\b")
+_SED_WRITES = compiled_later(r"(?:\A|[0-9/;{}$\s|,#!])[wW]\s*[\w./~-]|/[gpiIme0-9]*w\s")
+_SYSTEMS = ("/usr/", "/bin/", "/sbin/", "/lib", "/etc/")
+
+
+def _writes_anything(fact: Command) -> bool:
+    """Whether it writes files that its words don't name: those of an archive, of a directory, of another machine."""
+    name, args = fact.name, fact.args
+    if name in ("tar", "gtar", "bsdtar"):
+        bundles = [arg.lstrip("-") for at, arg in enumerate(args) if at == 0 or re.match(r"-[A-Za-z]", arg)]
+        return any("x" in each for each in bundles) or any(arg in ("--extract", "--get") for arg in args)
+    if name in _DECOMPRESS:
+        return any(re.match(r"-[A-Za-z0-9]*d|--(?:un)?(?:de)?compress", arg) for arg in args)
+    if name in ("awk", "gawk", "mawk", "nawk"):
+        return any(map(_AWK_WRITES.search, args))
+    if name in ("sed", "gsed"):
+        return any(map(_SED_WRITES.search, args))
+    if name == "curl":
+        return any(re.match(r"-[A-Za-z]*[OJ]|--remote-", arg) for arg in args)
+    return name in _UNPACKS
 
 
 def _is_made(fact: Executed, made: frozenset[str]) -> str:

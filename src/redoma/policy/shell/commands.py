@@ -31,6 +31,7 @@ from .programs import (
     takes_statements,
     targets,
 )
+from .sums import Sums
 from .variables import SEARCHES, is_hook, named, sets_hook
 from .words import FETCHERS, Value, Variables, Word, base, handed, own_or_unknown
 from .wrappers import WRAPPERS, climbs, is_loader, unwrap
@@ -61,6 +62,7 @@ _KNOWN = frozenset(
 """Every name that makes a command more than a name and arguments, but for interpreters, which come with versions."""
 _STDIN_PATHS = frozenset({"-", "/dev/stdin", "/dev/fd/0", "/proc/self/fd/0"})
 _REARRANGE = frozenset({"set", "shift", "trap", "alias"})
+_READS = frozenset({"read", "mapfile", "readarray", "getopts"})
 _OWN_MEANING = frozenset({"PWD", "OLDPWD", "HOME", "IFS"})
 """Variables that the shell sets itself, or that are known by their meaning."""
 _CRON_TIMES = pattern(r"(?m)^\s*(?:@\w+|(?:\S+[ \t]+){5})")
@@ -147,6 +149,7 @@ class Commands:
         """The arguments of the request: any word that isn't known may hold one of these."""
         self.environment: Mapping[str, str] = {}
         """Variables that it all begins with."""
+        self.sums = Sums()
 
     def trait(self, name: str, at: Place) -> None:
         line, column, text = at
@@ -445,8 +448,13 @@ class Commands:
         if name == "printf":
             found = re.match(r"-v(.*)", args[0] if args else "", re.DOTALL)
             args = ((found[1] or "".join(args[1:2])),) if found else ()
+            self.sums.reads(*args)
         elif name == "wait":  # its operands are processes
             args = tuple(named(name, args))
+        if name == "let":
+            self.sums.computes(" ".join(args), at)
+        elif name in _READS:
+            self.sums.reads("REPLY", "MAPFILE", "OPTARG", *(re.split(r"[=\[]", arg, maxsplit=1)[0] for arg in args))
         if name in _DECLARES and any(re.match(r"-[A-Za-z]*n", arg) for arg in args):
             self.unsure = True  # a name reference: what is set through it can't be followed
         for arg in args:

@@ -9,10 +9,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ...lib.patterns import pattern as compiled_later
-from ..facts import UNKNOWN, Fact, Function, Searched, Trait, normal
+from ..facts import UNKNOWN, Fact, Function, Searched, Trait, Unbound, normal
 from .commands import CHDIR, MAX_DEPTH, Commands, Deferred, Feed, Place, Work
 from .programs import KNOWN_COMMANDS, SUBSCRIPT, is_network_path
 from .source import HEREDOC_PATH, Heredoc, Source, parseable, position, prepare
+from .sums import WHY
 from .variables import (
     EXPANSION,
     SEARCHES,
@@ -86,6 +87,8 @@ def read(
         reader.deferred[""] = deferred
     reader.begin_with(environment or {})
     reader.start(params, given)
+    for line, column, text in reader.sums.on_data():
+        reader.facts.append(Unbound(why=WHY, line=line, column=column, text=text))
     if not (reader.unsure and constants):
         return reader.facts
     # Something in it may set any variable. What was concluded from constants stands as one reading of the script;
@@ -122,8 +125,11 @@ _NOT_CODE = frozenset({"raw_string", "comment", "ansi_c_string", "string_content
 _WORDS = frozenset({"string", "simple_expansion", "concatenation", "command_name"})
 # Without one of these a word holds no substitution, and no operator of an arithmetic expression either.
 _LIVELY = compiled_later(r"[(`<>\[{]")
-_RUNS_SOMETHING = compiled_later(rf"[(`]|\[\$'|\$\[|{EXPANSION.pattern}|{re.escape(HEREDOC_PATH)}")
+_RUNS_SOMETHING = compiled_later(
+    rf"[(`]|\[\$'|\$\[|\$\{{!|\$\{{\w+(?:\[|:[^-=?+])|{EXPANSION.pattern}|{re.escape(HEREDOC_PATH)}"
+)
 _REFERENCE = compiled_later(r"-[A-Za-z]*n")
+_NUMERIC = compiled_later(r"-[A-Za-z]*[in]")
 _QUOTED_SUBSTITUTION = compiled_later(r"'[^']*(?:\$\(|`)|\$'")
 
 
@@ -292,6 +298,8 @@ class _Reader(Commands):
     def loop(self, node: Node) -> Items:
         variable = node.child_by_field_name("variable")
         values = node.children_by_field_name("value")
+        if node.type == "c_style_for_statement":
+            self.sums.computes(self.text(node).partition("))")[0].removeprefix("for"), self.at(node))
 
         def start() -> None:
             # The second round sees what the first one set.
@@ -299,8 +307,11 @@ class _Reader(Commands):
             given = [UNKNOWN]
             if variable is not None and not values:
                 self.set(self.text(variable), [handed()])  # `for x; do`
+                self.sums.reads(self.text(variable))
             elif variable is not None:
                 words = [word for value in values for word in Expander(self.variables).words(value)]
+                if any(UNKNOWN in word.text or word.glob for word in words):
+                    self.sums.gives(self.text(variable), " ".join(map(self.text, values)))
                 self.set(self.text(variable), [(word,) for word in words])
                 if self.text(variable) not in self.variables.values and any(word.handed for word in words):
                     self.set(self.text(variable), [handed()])
@@ -537,6 +548,8 @@ class _Reader(Commands):
         self.hook(any(is_hook(name, merge(value).text, raw, command) for value in values if value), node)
         if any(SUBSCRIPT.search(word.text) or sum_sets_hook(word.text) for value in values for word in value):
             self.trait("shell.dynamic-code", self.at(node))  # arithmetic does what the value of a variable says
+        if any(UNKNOWN in word.text for value in values for word in value):
+            self.sums.gives(name, raw)
         if name in SEARCHES:
             self.searched(name, values, raw, node)
         if command or exported or may_be_hook(name):
@@ -589,6 +602,8 @@ class _Reader(Commands):
                 words += Expander(self.variables).words(child)
                 refers = refers or any(_REFERENCE.match(word.text) for word in words[-MAX_FIELDS:])
                 self.variables.forget(words[-1].text.partition("=")[0])
+                if any(_NUMERIC.match(word.text) for word in words[-MAX_FIELDS:]):  # `declare -i n=$x`
+                    self.sums.computes(self.text(node), self.at(node))
                 # In a function it has no value from here on, and programs are looked for in the current directory.
                 self.hook(words[-1].text == "PATH" and words[0].text in ("local", "declare", "typeset"), child)
         self.run(tuple(words), self.at(node), self.written(redirections(node)))
@@ -657,12 +672,16 @@ class _Reader(Commands):
         """`[[ 'a[$(rm x)]' -eq 0 ]]`: an arithmetic comparison runs the subscript, quoted or not."""
         if SUBSCRIPT.search(self.text(node)):
             self.trait("shell.dynamic-code", self.at(node))
+        if self.text(node).startswith("[["):
+            self.sums.compares(self.text(node), self.at(node))
         return node.children
 
     def subscript(self, node: Node) -> Items:
         """`${a['$(rm x)']}`: a subscript is read as if in double quotes, so single ones in it protect nothing."""
         if _QUOTED_SUBSTITUTION.search(self.text(node)):
             self.trait("shell.dynamic-code", self.at(node))
+        if (index := node.child_by_field_name("index")) is not None and self.text(index) not in ("@", "*"):
+            self.sums.computes(self.text(index), self.at(node))
         return self.sum(node)
 
     def failed(self, node: Node) -> Items:
@@ -686,6 +705,8 @@ class _Reader(Commands):
         if node.end_byte > self.summed:
             self.summed = node.end_byte
             self.hook(sum_sets_hook(self.text(node)), node)
+            if node.type == "arithmetic_expansion" or self.data.startswith(b"((", node.start_byte):
+                self.sums.computes(self.text(node), self.at(node))
         return node.children
 
     def compound(self, node: Node) -> Sequence[Node]:
@@ -693,6 +714,7 @@ class _Reader(Commands):
 
     def expansion(self, node: Node) -> Sequence[Node]:
         self.hook(expansion_sets_hook(self.text(node)), node)
+        self.sums.expands(self.text(node), self.at(node))
         return node.children
 
     def hook(self, found: bool, node: Node) -> None:

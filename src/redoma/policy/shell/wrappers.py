@@ -192,7 +192,7 @@ def _xargs(name: str, rest: list[Word], fed: str | None) -> Iterator[Step]:
         return
     inputs = _split(fed) if fed else [Word(UNKNOWN, loose=True)]
     if marker:
-        joined = fed.strip() if fed is not None and "\n" not in fed.strip() else UNKNOWN
+        joined = fed.strip() if fed and "\n" not in fed.strip() else UNKNOWN
         yield Run(tuple(replace(word, text=word.text.replace(marker, joined)) for word in command), "xargs")
     else:
         yield Run((*command, *inputs), "xargs")

@@ -1,0 +1,88 @@
+"""Arithmetic on data. Bash evaluates the value of a variable in arithmetic as an expression, and a subscript in it runs
+commands: with `n='a[$(rm x)]'`, `echo $((n))` removes x. So a script that computes with what it reads from a file runs
+whatever that file says, and no approval can be bound to it.
+
+Names are followed through the whole script, without its order: a name is *data* if anything that it is given may be
+text from elsewhere. What is missing here costs a question, never an alarm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from ...lib.patterns import pattern
+
+WHY = "arithmetic on what is only known when it runs may run anything"
+
+_NUMBER = pattern(
+    r"(?s)(?:[-+]?\d+|\$\(\(.*\)\)|\$\{?\#[\w@*]*(?:\[[@*]\])?\}?|\$[?$!]"
+    r"|\$\{!\w+\[[@*]\]\}|\$\{?(?:RANDOM|SECONDS|LINENO|BASHPID|UID|EUID|PPID|EPOCHSECONDS)\}?"
+    r"|\$\((?:[^()`]*\|)?\s*(?:wc|nproc|date|id|seq|expr|grep\s+-[A-Za-z]*c)\b[^()|;&`]*\))+\Z"
+)
+"""A value that is a number, or fails: nothing in it is text of a file."""
+_REFERENCES = pattern(r"(?:\$\{?[A-Za-z_]\w*\}?|[\d\s:+*/-])+\Z")
+_NAME = pattern(r"(?<![\w#])[A-Za-z_]\w*")
+_ARGUMENT = pattern(r"\$\{?[1-9@*]")
+_SUBSTITUTION = pattern(r"\$\((?!\()|`")
+_NUMERIC_PART = pattern(
+    r"\$\((?:[^()`]*\|)?\s*(?:wc|nproc|date|id|seq|expr|grep\s+-[A-Za-z]*c)\b[^()|;&`]*\)|\$\{\#[^}]*\}|\$\#"
+)
+_COMPARED = pattern(r"(\S+)\s+-(?:eq|ne|lt|le|gt|ge)\s+(\S+)|-v\s+(\S+)")
+_INDIRECT = pattern(r"\$\{!([A-Za-z_]\w*)")
+_PART = pattern(r"(?s)\$\{[\w@*]+(?:\[[^\]]*\])?:(?![-=?+])(.*)\}\Z")
+
+
+class _Sum(NamedTuple):
+    at: tuple[int, int, str]
+    names: frozenset[str]
+
+
+class Sums:
+    """What a script computes with, and where the values of its variables come from."""
+
+    def __init__(self) -> None:
+        self._data: set[str] = set()
+        self._flows: dict[str, set[str]] = {}
+        self._sums: list[_Sum] = []
+
+    def gives(self, name: str, raw: str) -> None:
+        """`name` gets a value that is not known, written as `raw`."""
+        raw = raw.strip().strip('"')
+        if _NUMBER.match(raw):
+            return
+        if _REFERENCES.match(raw):
+            self._flows.setdefault(name, set()).update(_NAME.findall(raw))
+        else:
+            self._data.add(name)
+
+    def reads(self, *names: str) -> None:
+        """These get what is read from somewhere."""
+        self._data.update(names)
+
+    def computes(self, text: str, at: tuple[int, int, str]) -> None:
+        """`text` is evaluated as an expression."""
+        text = _NUMERIC_PART.sub("0", text)
+        foreign = _ARGUMENT.search(text) or _SUBSTITUTION.search(text)
+        self._sums.append(_Sum(at, frozenset({"", *_NAME.findall(text)} if foreign else _NAME.findall(text))))
+
+    def compares(self, text: str, at: tuple[int, int, str]) -> None:
+        """`[[ … ]]`: what stands beside an operator of numbers is evaluated."""
+        for operands in _COMPARED.findall(text):
+            self.computes(" ".join(operands), at)
+
+    def expands(self, text: str, at: tuple[int, int, str]) -> None:
+        """`${!name}` expands the subscript in its value; `${text:from:length}` computes both."""
+        if indirect := _INDIRECT.match(text):
+            self.computes(indirect[1], at)
+        elif part := _PART.match(text):
+            self.computes(part[1], at)
+
+    def on_data(self) -> Iterator[tuple[int, int, str]]:
+        """Yield where the script computes with data."""
+        if not self._sums:
+            return
+        data = {"", *self._data}
+        while more := {name for name, sources in self._flows.items() if name not in data and sources & data}:
+            data |= more
+        yield from dict.fromkeys(found.at for found in self._sums if found.names & data)
