@@ -315,7 +315,7 @@ async def test_data_that_is_code_does_not_run_under_a_pin(
 ORDINARY = [
     "i=0; while [ $i -lt 3 ]; do i=$((i + 1)); done; ./x.sh",
     "n=$(ls | wc -l); now=$(date +%s); echo $((n + 1)) $((now - 60)); ./x.sh",
-    "a=(1 2); for i in \"${!a[@]}\"; do echo ${a[$i]}; done; ./x.sh",
+    'a=(1 2); for i in "${!a[@]}"; do echo ${a[$i]}; done; ./x.sh',
     "tar -czf backup.tgz sub; ./x.sh",
     "tar -czf backup.tgz sub && rsync -a backup.tgz /srv/backups/",
     "find . -name '*.log' -mtime +7 -delete",

@@ -34,7 +34,7 @@ RULES: dict[str, str] = {
     "it changes what git shows or runs": ".git/info/attributes .git/info/exclude .git/info/sparse-checkout",
     "a hook manager runs what it says": """
         .pre-commit-config.yaml .pre-commit-config.yml .pre-commit-hooks.yaml lefthook.* .lefthook.* .lefthook
-        lefthook-local.* .overcommit.yml hk.pkl hk.local.pkl .hk.pkl .config/hk.pkl
+        lefthook-local.* prek.toml .overcommit.yml hk.pkl hk.local.pkl .hk.pkl .config/hk.pkl
     """,
     "a shell runs it at its start": """
         .bashrc .bash_profile .bash_login .bash_logout .bash_aliases .profile .kshrc .zshrc .zshenv .zprofile .zlogin
@@ -46,14 +46,15 @@ RULES: dict[str, str] = {
         .config/mise*
     """,
     "a program runs it at its start": """
-        .vimrc .exrc .nvimrc .nvim.lua .lvimrc .dir-locals.el .emacs .emacs.d .gdbinit .lldbinit .tmux.conf .screenrc
+        .vimrc .exrc .nvimrc .nvim.lua .lvimrc .dir-locals.el .dir-locals-2.el .emacs .emacs.d .gdbinit .lldbinit
+        .tmux.conf .screenrc
         .pythonrc .irbrc .Rprofile .vim .nvim .config/nvim .vimrc.local .gvimrc .ideavimrc .kakrc .config/kak .pdbrc
         .pdbrc.py .ipython .pryrc .Renviron .ghci .ocamlinit .iex.exs .erlang .octaverc .psqlrc .sqliterc .guile
         .radare2rc .perldb .xonshrc .config/xonsh
     """,
     "CI runs what it says": """
         .github/workflows .github/actions .gitlab-ci.yml .gitlab-ci.yaml .gitlab .circleci Jenkinsfile Jenkinsfile.*
-        azure-pipelines*.yml azure-pipelines*.yaml .azure-pipelines .travis.yml appveyor.yml .appveyor.yml
+        azure-pipelines*.yml azure-pipelines*.yaml .azure-pipelines .azuredevops .travis.yml appveyor.yml .appveyor.yml
         bitbucket-pipelines.yml .drone.yml .drone.jsonnet .woodpecker.yml .woodpecker.yaml .woodpecker .buildkite
         .teamcity .semaphore .tekton cloudbuild.yaml cloudbuild.yml buildspec.yml .cirrus.yml .cirrus.star .build.yml
         .builds .forgejo .gitea/workflows .github/dependabot.yml .github/dependabot.yaml .zuul.d .zuul.yaml zuul.d
@@ -67,13 +68,14 @@ RULES: dict[str, str] = {
         .cursor .cursorrules .cursorignore .windsurf .windsurfrules .clinerules .roo .roomodes .aider* .continue
         .mcp.json mcp.json .kiro .amp .goosehints .config/goose .opencode opencode.json opencode.jsonc .junie .trae
         .augment .github/copilot-instructions.md .github/instructions .github/prompts .github/agents .github/chatmodes
-        .github/skills .agents .rules WARP.md .warp QWEN.md .qwen CRUSH.md .crush crush.json .crush.json GROK.md
+        .github/skills .github/hooks .agents .rules WARP.md .warp QWEN.md .qwen CRUSH.md .crush crush.json .crush.json
+        GROK.md
         .kilocode .kilocodemodes .iflow IFLOW.md .openhands .openhands_instructions .factory .rovodev .cline .copilot
         .devin .tabnine .jules JULES.md .codeium .amazonq .augment-guidelines .opencode.json
     """,
     "an editor runs what it says": """
-        .vscode .idea .zed .fleet *.code-workspace .devcontainer .devcontainer.json .helix .config/helix .config/zed
-        *.sublime-project .nova .theia .lapce
+        .vscode .idea .zed .fleet *.code-workspace .devcontainer .devcontainer.json .gitpod.yml .replit .helix
+        .config/helix .config/zed *.sublime-project .nova .theia .lapce
     """,
     "it is Redoma's own configuration": "redoma.yaml redoma.yml .redoma monitor.yaml",
     "it holds keys, or says whose keys count": """
