@@ -59,14 +59,22 @@ pytest_plugins = ("e2b_stage",)
 # In the background of a script SIGINT is ignored, and so it would be by every program that a test starts and
 # interrupts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the same after `nohup`
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Sort the tests: each of several processes takes the next file when it is done with one, so the longest, with
-    containers, come first.
+    """Sort the tests: each of several processes takes the next file when it is done with one, so the longest come
+    first: those with containers, then others that take minutes.
     """
     if worker:
-        items.sort(key=lambda item: "engine" not in getattr(item, "fixturenames", ()))
+        items.sort(key=lambda item: ("engine" not in getattr(item, "fixturenames", ()), item.path.stem not in _LONG))
+
+
+_LONG = frozenset({
+    "test_jail_attacks", "test_lean_attacks", "test_overlay", "test_http_durable", "test_checkpoint_crashes",
+    "test_checkpoint_properties", "test_workspace_crashes", "test_workspace_properties", "test_network_attacks",
+    "test_session_attacks", "test_environment_attacks", "test_ordinary_programs", "test_conformance", "test_streaming",
+})  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
