@@ -1,4 +1,4 @@
-"""The routes put together: one litestar application, its errors and its headers."""
+"""The litestar application: all routes, error handling and response headers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .routes import approvals, audit, changes, environments, files, keys, policy
 from .service import Service
 
 ROUTES = (runs, sessions, files, processes, environments, approvals, changes, policy, audit, keys, status, pages)
-"""Modules with `HANDLERS`. What gets an address of its own is a file in `routes/`, listed here."""
+"""Modules with `HANDLERS`. A new kind of resource is a file in `routes/` and an entry here."""
 
 _HEADERS = (
     (b"x-content-type-options", b"nosniff"),
@@ -48,7 +48,7 @@ async def _with_headers(message: Message, scope: Scope) -> None:
 
 
 def build(service: Service) -> Litestar:
-    """The application of a service, which is started and stopped with it."""
+    """Return the application of a service. Its lifespan starts and stops the service."""
 
     @asynccontextmanager
     async def lifespan(app: Litestar) -> AsyncIterator[None]:
