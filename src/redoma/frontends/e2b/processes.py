@@ -32,6 +32,8 @@ _Event = dict[str, Any]
 
 
 class Size(msgspec.Struct):
+    """The size of a terminal."""
+
     cols: _Size = 80
     rows: _Size = 24
 
@@ -48,6 +50,8 @@ class Config(msgspec.Struct, omit_defaults=True):
 
 
 class Start(msgspec.Struct):
+    """The body of `Start`."""
+
     process: Config
     pty: Pty | None = None
     tag: _Text | None = None
@@ -98,6 +102,7 @@ class Listener:
         self.problem: Problem | None = None
 
     def put(self, event: _Event, size: int) -> None:
+        """Add an event of `size` bytes. If too much is unread, end the stream with an error instead."""
         if self.problem is not None:
             return
         if self._sandbox.unread + size > self._sandbox.limits.unread:
@@ -129,6 +134,7 @@ class Listener:
         return event
 
     def close(self) -> None:
+        """Drop the unread events."""
         self._sandbox.unread -= sum(size for size, _ in self._events)
         self._events.clear()
 
