@@ -1,4 +1,4 @@
-"""The calls of `filesystem.Filesystem`: everything about files but their contents."""
+"""The calls of `filesystem.Filesystem`: everything about files except their contents."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _MAX_EVENTS = 10_000
 _EVERY = 0.2
 """Seconds between polls of a watched directory."""
 _REST = 20
-"""How many times as long as a poll took it rests before the next."""
+"""The pause after a poll is at least this many times as long as the poll took."""
 _PART = re.compile(r"\.[0-9a-f]{8}\.part\Z")  # a file that is still being written
 _TYPES = {"file": "FILE_TYPE_FILE", "directory": "FILE_TYPE_DIRECTORY", "link": "FILE_TYPE_SYMLINK"}
 _LETTERS = {"file": stat.S_IFREG, "directory": stat.S_IFDIR, "link": stat.S_IFLNK}
@@ -41,17 +41,23 @@ class Named(msgspec.Struct):
 
 
 class Move(msgspec.Struct):
+    """The body of `Move`."""
+
     source: _Path
     destination: _Path
 
 
 class WatchBody(msgspec.Struct, rename="camel"):
+    """The body of calls that start to watch a directory."""
+
     path: _Path
     recursive: bool = False
     include_entry: bool = False
 
 
 class Watcher(msgspec.Struct, rename="camel"):
+    """The body of calls about one watcher."""
+
     watcher_id: str
 
 
@@ -75,6 +81,7 @@ def entry(info: FileInfo, path: str) -> dict[str, Any]:
 
 
 async def stat_file(asked: Asked, sandbox: Sandbox) -> None:
+    """Answer the metadata of a file."""
     path = (await asked.json(Named)).path
     await asked.answer({"entry": await _entry_of(sandbox, path)})
 
@@ -87,6 +94,7 @@ async def _entry_of(sandbox: Sandbox, path: str) -> dict[str, Any]:
 
 
 async def list_dir(asked: Asked, sandbox: Sandbox) -> None:
+    """Answer the entries below a directory, down to the given depth."""
     body = await asked.json(Named)
     found = await _walk(sandbox, body.path or ".", min(body.depth or 1, _MAX_DEPTH))
     await asked.answer({"entries": [entry(info, outside(path)) for path, info in found.items()]})
@@ -173,7 +181,7 @@ class Watch:
                 await asyncio.sleep(pause)
                 began = time.monotonic()
                 await self.look()
-                # a directory with many entries is looked at less often: the service has other things to do
+                # poll large directories less often, so that they don't keep the service busy
                 pause = max(_EVERY, _REST * (time.monotonic() - began))
         except (OSError, RedomaError, Problem) as error:
             self.failed = error
@@ -192,6 +200,7 @@ class Watch:
             self._changed.set()
 
     def take(self) -> list[dict[str, Any]]:
+        """Return the events so far and forget them."""
         events = list(self._events)
         self._events.clear()
         self._changed.clear()
@@ -208,6 +217,7 @@ class Watch:
             raise self.failed
 
     def close(self) -> None:
+        """Stop polling."""
         if self._task is not None:
             self._task.cancel()
 

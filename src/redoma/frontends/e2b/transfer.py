@@ -18,6 +18,7 @@ _MAX_FILES = 200
 
 
 async def download(asked: Asked, sandbox: Sandbox) -> None:
+    """Answer the content of a file."""
     path = _path(asked)
     pieces = sandbox.session.files.chunks(inside(path))
     first = await anext(pieces, b"")  # errors must come before the answer begins
