@@ -104,11 +104,13 @@ def _seconds(sandboxes: Sandboxes, seconds: float) -> float:
 
 
 async def kill(asked: Asked, sandboxes: Sandboxes, key: Key, sandbox: Sandbox) -> None:
+    """End a sandbox."""
     await sandboxes.kill(sandbox)
     await asked.answer(status=204)
 
 
 async def info(asked: Asked, sandboxes: Sandboxes, key: Key, sandbox: Sandbox) -> None:
+    """Answer the details of a sandbox."""
     more = {"allowInternetAccess": False, "lifecycle": {"autoResume": False, "onTimeout": "kill"}}
     await asked.answer(_listed(sandbox) | more)
 

@@ -125,6 +125,7 @@ async def _walk(sandbox: Sandbox, top: str, depth: int) -> dict[str, FileInfo]:
 
 
 async def make_dir(asked: Asked, sandbox: Sandbox) -> None:
+    """Create a directory and its parents. Raises `Problem` if the path exists."""
     path = (await asked.json(Named)).path
     files = sandbox.session.files
     try:
@@ -146,6 +147,7 @@ async def remove(asked: Asked, sandbox: Sandbox) -> None:
 
 
 async def move(asked: Asked, sandbox: Sandbox) -> None:
+    """Rename a file or a directory."""
     body = await asked.json(Move)
     await sandbox.session.files.rename(inside(body.source), inside(body.destination))
     await asked.answer({"entry": await _entry_of(sandbox, body.destination)})
@@ -266,6 +268,7 @@ async def _watch(asked: Asked, sandbox: Sandbox, body: WatchBody) -> tuple[str, 
 
 
 async def watch_dir(asked: Asked, sandbox: Sandbox) -> None:
+    """Stream the changes in a directory until the client disconnects or its deadline passes."""
     name, watch = await _watch(asked, sandbox, await asked.message(WatchBody))
     try:
         await asked.begin_stream()
@@ -290,6 +293,7 @@ async def _stream(asked: Asked, watch: Watch) -> None:
 
 
 async def create_watcher(asked: Asked, sandbox: Sandbox) -> None:
+    """Start to watch a directory, and answer the id with which to ask for events."""
     name, _ = await _watch(asked, sandbox, await asked.json(WatchBody))
     await asked.answer({"watcherId": name})
 
@@ -301,6 +305,7 @@ def _watcher(sandbox: Sandbox, name: str) -> Watch:
 
 
 async def watcher_events(asked: Asked, sandbox: Sandbox) -> None:
+    """Answer the events of a watcher since the last call."""
     watch = _watcher(sandbox, (await asked.json(Watcher)).watcher_id)
     if watch.failed is None:
         await watch.look()
@@ -308,6 +313,7 @@ async def watcher_events(asked: Asked, sandbox: Sandbox) -> None:
 
 
 async def remove_watcher(asked: Asked, sandbox: Sandbox) -> None:
+    """Stop a watcher."""
     name = (await asked.json(Watcher)).watcher_id
     _watcher(sandbox, name).close()
     del sandbox.watches[name]
