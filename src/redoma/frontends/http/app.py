@@ -34,6 +34,7 @@ _UNCACHED = (b"cache-control", b"no-store")
 
 @get("/v1/openapi.json", sync_to_thread=False)
 def openapi(request: Request[Any, Any, Any]) -> Response[bytes]:
+    """Return the OpenAPI document, built at the first request."""
     state = request.app.state
     if "openapi" not in state:
         state["openapi"] = msgspec.json.encode(document(request.app))

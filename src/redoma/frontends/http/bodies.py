@@ -226,6 +226,8 @@ class ProcessView(RunSummary, frozen=True, kw_only=True):
 
 
 class ProcessList(msgspec.Struct, frozen=True, kw_only=True):
+    """Background processes of a session."""
+
     processes: tuple[ProcessView, ...]
 
 
@@ -261,10 +263,14 @@ class SessionView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SessionList(msgspec.Struct, frozen=True, kw_only=True):
+    """Sessions."""
+
     sessions: tuple[SessionView, ...]
 
 
 class Interrupted(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer to an interrupt."""
+
     interrupted: bool
     """Whether something was running."""
 
@@ -277,10 +283,14 @@ class CompleteBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class Names(msgspec.Struct, frozen=True, kw_only=True):
+    """Completions."""
+
     names: tuple[str, ...]
 
 
 class FileList(msgspec.Struct, frozen=True, kw_only=True):
+    """The entries of a directory."""
+
     files: tuple[FileInfo, ...]
 
 
@@ -331,6 +341,8 @@ class ApprovalView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Approvals(msgspec.Struct, frozen=True, kw_only=True):
+    """Approvals, oldest first."""
+
     approvals: tuple[ApprovalView, ...]
 
 
@@ -360,6 +372,8 @@ class ChangesView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChangesList(msgspec.Struct, frozen=True, kw_only=True):
+    """Kept changes, newest first."""
+
     changes: tuple[ChangesView, ...]
 
 
@@ -442,6 +456,8 @@ class EnvironmentBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
 
 class EnvironmentList(msgspec.Struct, frozen=True, kw_only=True):
+    """Environments, by name."""
+
     environments: tuple[Environment, ...]
 
 
@@ -464,10 +480,14 @@ class NewKey(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KeyList(msgspec.Struct, frozen=True, kw_only=True):
+    """Keys."""
+
     keys: tuple[Key, ...]
 
 
 class Health(msgspec.Struct, frozen=True, kw_only=True):
+    """The state of the server."""
+
     status: Literal["ok", "stopping", "failing"]
     version: str = ""
     queued: int = 0

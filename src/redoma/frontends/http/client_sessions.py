@@ -281,6 +281,7 @@ class AsyncRemoteSessionRun:
 
     @property
     def result(self) -> Result:
+        """The result, once the run has ended. Raises `ServiceError` before."""
         if self._result is None:
             raise ServiceError("there is no result", why="the run goes on, or was left early", next="read all of it")
         return self._result
@@ -474,6 +475,7 @@ class RemoteSessionRun(Driven[AsyncRemoteSessionRun]):
 
     @property
     def result(self) -> Result:
+        """The result, once the run has ended. Raises `ServiceError` before."""
         return self.core.result
 
     next_event = driven(AsyncRemoteSessionRun.next_event)
@@ -561,6 +563,7 @@ class RemoteSession(Driven[AsyncRemoteSession]):
 
     @property
     def id(self) -> str:
+        """Its id; opens the session if needed."""
         if not self.core.id:
             self.open()
         return self.core.id
