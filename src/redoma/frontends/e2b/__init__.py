@@ -8,11 +8,11 @@
                           │
                       sandboxes     one session each, with an owner and an expiry
 
-- `wire` is the trust boundary: it bounds every part of a request, and has the formats of answers and errors.
+- `wire` is the trust boundary: it limits every part of a request, and defines the formats of answers and errors.
 - A sandbox is a session of the service's executor. So policy, approval, limits, redaction and the audit log apply to
   its runs as to all others. The requester is `key:NAME e2b`, with the name of the key.
-- The control plane needs an API key with the scope `run`, which sees its own sandboxes only. The data plane needs the
-  tokens of the sandbox, and they are valid only while its key is.
+- The control plane needs an API key with the scope `run`, which sees only its own sandboxes (with `admin`: all). The
+  data plane needs the tokens of the sandbox, which are valid only while its key is.
 
 docs/e2b.md lists what is supported, and why the rest is not.
 """

@@ -1,4 +1,4 @@
-"""Route requests, check who sent them, and answer errors in the form that each plane uses."""
+"""Route requests, authenticate them, and answer errors in the form that each plane uses."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _HOST = re.compile(r"(\d{1,5})-([0-9a-z]{1,40})\.")
 _KEY = re.compile(r"e2b_([0-9a-f]{2,400})\Z")
 _PORTS = ("", "49983", "49999")
-"""Ports of E2B's own programs in a sandbox, which this server plays. Any other port would belong to the code."""
+"""Ports of E2B's own programs in a sandbox, which this server emulates. Any other port would belong to the code."""
 _CONTROL = re.compile(r"(?:/v2)?/sandboxes(?:/([0-9A-Za-z-]{1,80})(?:/([a-z]{1,20}))?)?\Z")
 _ACTIONS = {
     ("GET", ""): control.info,
@@ -52,7 +52,7 @@ class Endpoint:
         self._service = service
         self.sandboxes = Sandboxes(service)
         self.keeps_ready = False
-        """Whether to prepare a cell at start-up, so that the first sandbox is quick."""
+        """Whether to prepare a cell at start-up, so that the first sandbox opens quickly."""
 
     @asynccontextmanager
     async def lifespan(self) -> AsyncIterator[None]:
@@ -60,7 +60,7 @@ class Endpoint:
         keeping_house = asyncio.create_task(self.sandboxes.keep_house())
         try:
             if self.keeps_ready:
-                with suppress(RedomaError):  # the first sandbox says what is wrong
+                with suppress(RedomaError):  # the first sandbox reports what is wrong
                     AsyncSession(self._service.executor).warm()
             yield
         finally:
@@ -112,7 +112,7 @@ class Endpoint:
                 return gone
         return error
 
-    # --- the control half ---
+    # --- control plane ---
 
     async def _plain(self, asked: Asked) -> None:
         _must_be_our_port(_named(asked)[1])
@@ -157,7 +157,7 @@ class Endpoint:
         self._service.take_rate(key)
         return key
 
-    # --- the half of the sandbox ---
+    # --- data plane ---
 
     async def _health(self, asked: Asked) -> None:
         sandbox, _ = _named(asked)

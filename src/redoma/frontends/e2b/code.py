@@ -34,11 +34,13 @@ _NAMES = {
     Status.OUTPUT: "OutputLimitExceeded",
     Status.KILLED: "KeyboardInterrupt",
 }
-"""Names for endings that are not exceptions of the code."""
+"""Error names for statuses that are not exceptions of the code."""
 _Text = Annotated[str, msgspec.Meta(max_length=4096)]
 
 
 class Execute(msgspec.Struct):
+    """The body of `/execute`."""
+
     code: str
     context_id: str | None = None
     language: str | None = None
@@ -46,6 +48,8 @@ class Execute(msgspec.Struct):
 
 
 class NewContext(msgspec.Struct):
+    """The body of a request to create a context."""
+
     language: str | None = None
     cwd: _Text | None = None
 
@@ -61,7 +65,7 @@ async def execute(asked: Asked, sandbox: Sandbox) -> None:
         code, language = script, "bash"
     options: RunOptions = {
         "context": context.name,
-        "untimed": True,  # it ends with the sandbox at the latest
+        "untimed": True,  # it ends at the latest with the sandbox
         "env": {"PWD": HOME, **(body.env_vars or {})} if language == "bash" else body.env_vars or {},
         "traceback_apart": True,
         "charts": True,
@@ -181,10 +185,12 @@ def _described(context: Context) -> dict[str, str]:
 
 
 async def contexts(asked: Asked, sandbox: Sandbox) -> None:
+    """Answer the contexts of a sandbox."""
     await asked.answer([_described(each) for each in sandbox.contexts.values()])
 
 
 async def create_context(asked: Asked, sandbox: Sandbox) -> None:
+    """Create a context, and its working directory if it does not exist."""
     body = await asked.json(NewContext)
     cwd = outside(body.cwd or HOME)
     await sandbox.session.files.make_dir(inside(cwd))  # no error if it exists
@@ -192,6 +198,7 @@ async def create_context(asked: Asked, sandbox: Sandbox) -> None:
 
 
 async def remove_context(asked: Asked, sandbox: Sandbox, context: str) -> None:
+    """Drop the variables of a context and remove it; the default context stays."""
     found = sandbox.context(context, None)
     await _forget(sandbox, found)
     if found is not sandbox.default:
@@ -200,6 +207,7 @@ async def remove_context(asked: Asked, sandbox: Sandbox, context: str) -> None:
 
 
 async def restart_context(asked: Asked, sandbox: Sandbox, context: str) -> None:
+    """Drop the variables of a context and reset its count of executions."""
     found = sandbox.context(context, None)
     await _forget(sandbox, found)
     found.executions = 0

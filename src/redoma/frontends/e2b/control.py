@@ -37,6 +37,8 @@ class NewSandbox(msgspec.Struct, rename="camel"):
 
 
 class Timeout(msgspec.Struct):
+    """The body of requests that set the timeout of a sandbox."""
+
     timeout: _Seconds = DEFAULT_SECONDS
     duration: _Seconds | None = None
     """The name of the field in `/refreshes`."""
@@ -63,6 +65,7 @@ def _refuse_what_is_not_here(body: NewSandbox) -> None:
 
 
 async def create(asked: Asked, sandboxes: Sandboxes, key: Key) -> None:
+    """Create a sandbox and answer its id and tokens. An idempotency key makes repeated requests return the same one."""
     raw = await asked.body()
     body = decoded(raw or b"{}", NewSandbox)
     _refuse_what_is_not_here(body)
@@ -88,6 +91,7 @@ async def connect(asked: Asked, sandboxes: Sandboxes, key: Key, sandbox: Sandbox
 
 
 async def set_timeout(asked: Asked, sandboxes: Sandboxes, key: Key, sandbox: Sandbox) -> None:
+    """Set the seconds from now after which a sandbox is killed."""
     body = await asked.json(Timeout)
     sandboxes.end_in(sandbox, _seconds(sandboxes, body.timeout if body.duration is None else body.duration))
     await asked.answer(status=204)
@@ -100,11 +104,13 @@ def _seconds(sandboxes: Sandboxes, seconds: float) -> float:
 
 
 async def kill(asked: Asked, sandboxes: Sandboxes, key: Key, sandbox: Sandbox) -> None:
+    """End a sandbox."""
     await sandboxes.kill(sandbox)
     await asked.answer(status=204)
 
 
 async def info(asked: Asked, sandboxes: Sandboxes, key: Key, sandbox: Sandbox) -> None:
+    """Answer the details of a sandbox."""
     more = {"allowInternetAccess": False, "lifecycle": {"autoResume": False, "onTimeout": "kill"}}
     await asked.answer(_listed(sandbox) | more)
 

@@ -1,4 +1,4 @@
-"""The calls of `filesystem.Filesystem`: everything about files but their contents."""
+"""The calls of `filesystem.Filesystem`: everything about files except their contents."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _MAX_EVENTS = 10_000
 _EVERY = 0.2
 """Seconds between polls of a watched directory."""
 _REST = 20
-"""How many times as long as a poll took it rests before the next."""
+"""The pause after a poll is at least this many times as long as the poll took."""
 _PART = re.compile(r"\.[0-9a-f]{8}\.part\Z")  # a file that is still being written
 _TYPES = {"file": "FILE_TYPE_FILE", "directory": "FILE_TYPE_DIRECTORY", "link": "FILE_TYPE_SYMLINK"}
 _LETTERS = {"file": stat.S_IFREG, "directory": stat.S_IFDIR, "link": stat.S_IFLNK}
@@ -41,17 +41,23 @@ class Named(msgspec.Struct):
 
 
 class Move(msgspec.Struct):
+    """The body of `Move`."""
+
     source: _Path
     destination: _Path
 
 
 class WatchBody(msgspec.Struct, rename="camel"):
+    """The body of calls that start to watch a directory."""
+
     path: _Path
     recursive: bool = False
     include_entry: bool = False
 
 
 class Watcher(msgspec.Struct, rename="camel"):
+    """The body of calls about one watcher."""
+
     watcher_id: str
 
 
@@ -75,6 +81,7 @@ def entry(info: FileInfo, path: str) -> dict[str, Any]:
 
 
 async def stat_file(asked: Asked, sandbox: Sandbox) -> None:
+    """Answer the metadata of a file."""
     path = (await asked.json(Named)).path
     await asked.answer({"entry": await _entry_of(sandbox, path)})
 
@@ -87,6 +94,7 @@ async def _entry_of(sandbox: Sandbox, path: str) -> dict[str, Any]:
 
 
 async def list_dir(asked: Asked, sandbox: Sandbox) -> None:
+    """Answer the entries below a directory, down to the given depth."""
     body = await asked.json(Named)
     found = await _walk(sandbox, body.path or ".", min(body.depth or 1, _MAX_DEPTH))
     await asked.answer({"entries": [entry(info, outside(path)) for path, info in found.items()]})
@@ -117,6 +125,7 @@ async def _walk(sandbox: Sandbox, top: str, depth: int) -> dict[str, FileInfo]:
 
 
 async def make_dir(asked: Asked, sandbox: Sandbox) -> None:
+    """Create a directory and its parents. Raises `Problem` if the path exists."""
     path = (await asked.json(Named)).path
     files = sandbox.session.files
     try:
@@ -138,6 +147,7 @@ async def remove(asked: Asked, sandbox: Sandbox) -> None:
 
 
 async def move(asked: Asked, sandbox: Sandbox) -> None:
+    """Rename a file or a directory."""
     body = await asked.json(Move)
     await sandbox.session.files.rename(inside(body.source), inside(body.destination))
     await asked.answer({"entry": await _entry_of(sandbox, body.destination)})
@@ -173,7 +183,7 @@ class Watch:
                 await asyncio.sleep(pause)
                 began = time.monotonic()
                 await self.look()
-                # a directory with many entries is looked at less often: the service has other things to do
+                # poll large directories less often, so that they don't keep the service busy
                 pause = max(_EVERY, _REST * (time.monotonic() - began))
         except (OSError, RedomaError, Problem) as error:
             self.failed = error
@@ -192,6 +202,7 @@ class Watch:
             self._changed.set()
 
     def take(self) -> list[dict[str, Any]]:
+        """Return the events so far and forget them."""
         events = list(self._events)
         self._events.clear()
         self._changed.clear()
@@ -208,6 +219,7 @@ class Watch:
             raise self.failed
 
     def close(self) -> None:
+        """Stop polling."""
         if self._task is not None:
             self._task.cancel()
 
@@ -256,6 +268,7 @@ async def _watch(asked: Asked, sandbox: Sandbox, body: WatchBody) -> tuple[str, 
 
 
 async def watch_dir(asked: Asked, sandbox: Sandbox) -> None:
+    """Stream the changes in a directory until the client disconnects or its deadline passes."""
     name, watch = await _watch(asked, sandbox, await asked.message(WatchBody))
     try:
         await asked.begin_stream()
@@ -280,6 +293,7 @@ async def _stream(asked: Asked, watch: Watch) -> None:
 
 
 async def create_watcher(asked: Asked, sandbox: Sandbox) -> None:
+    """Start to watch a directory, and answer the id with which to ask for events."""
     name, _ = await _watch(asked, sandbox, await asked.json(WatchBody))
     await asked.answer({"watcherId": name})
 
@@ -291,6 +305,7 @@ def _watcher(sandbox: Sandbox, name: str) -> Watch:
 
 
 async def watcher_events(asked: Asked, sandbox: Sandbox) -> None:
+    """Answer the events of a watcher since the last call."""
     watch = _watcher(sandbox, (await asked.json(Watcher)).watcher_id)
     if watch.failed is None:
         await watch.look()
@@ -298,6 +313,7 @@ async def watcher_events(asked: Asked, sandbox: Sandbox) -> None:
 
 
 async def remove_watcher(asked: Asked, sandbox: Sandbox) -> None:
+    """Stop a watcher."""
     name = (await asked.json(Watcher)).watcher_id
     _watcher(sandbox, name).close()
     del sandbox.watches[name]

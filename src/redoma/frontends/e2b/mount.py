@@ -22,5 +22,6 @@ def endpoint(service: Service) -> Endpoint:
 
 
 def mount(service: Service) -> Mount:
+    """Return the mount of the interface at /e2b."""
     found = endpoint(service)
     return Mount("/e2b", found, found.lifespan)

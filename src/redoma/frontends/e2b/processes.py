@@ -32,15 +32,21 @@ _Event = dict[str, Any]
 
 
 class Size(msgspec.Struct):
+    """The size of a terminal."""
+
     cols: _Size = 80
     rows: _Size = 24
 
 
 class Pty(msgspec.Struct):
+    """A terminal for a process."""
+
     size: Size = msgspec.field(default_factory=Size)
 
 
 class Config(msgspec.Struct, omit_defaults=True):
+    """What to start: a program, its arguments, variables and working directory."""
+
     cmd: Annotated[str, msgspec.Meta(min_length=1)]
     args: Annotated[list[str], msgspec.Meta(max_length=10_000)] = []
     envs: Annotated[dict[_Text, str], msgspec.Meta(max_length=200)] = {}
@@ -48,6 +54,8 @@ class Config(msgspec.Struct, omit_defaults=True):
 
 
 class Start(msgspec.Struct):
+    """The body of `Start`."""
+
     process: Config
     pty: Pty | None = None
     tag: _Text | None = None
@@ -55,11 +63,15 @@ class Start(msgspec.Struct):
 
 
 class Selector(msgspec.Struct):
+    """Names a process by its id or its tag."""
+
     pid: int | None = None
     tag: str | None = None
 
 
 class Input(msgspec.Struct):
+    """Input for a process, or for its terminal."""
+
     stdin: bytes | None = None
     pty: bytes | None = None
 
@@ -98,6 +110,7 @@ class Listener:
         self.problem: Problem | None = None
 
     def put(self, event: _Event, size: int) -> None:
+        """Add an event of `size` bytes. If too much is unread, end the stream with an error instead."""
         if self.problem is not None:
             return
         if self._sandbox.unread + size > self._sandbox.limits.unread:
@@ -129,6 +142,7 @@ class Listener:
         return event
 
     def close(self) -> None:
+        """Drop the unread events."""
         self._sandbox.unread -= sum(size for size, _ in self._events)
         self._events.clear()
 
@@ -286,10 +300,12 @@ async def _must_be_a_directory(sandbox: Sandbox, cwd: str) -> None:
 
 
 async def connect(asked: Asked, sandbox: Sandbox) -> None:
+    """Stream the events of a running process."""
     await _select(sandbox, (await asked.message(_Begins)).process).answer(asked)
 
 
 async def list_all(asked: Asked, sandbox: Sandbox) -> None:
+    """Answer the running processes."""
     await asked.body()
     await asked.answer(
         {
@@ -317,12 +333,14 @@ async def update(asked: Asked, sandbox: Sandbox) -> None:
 
 
 async def send_input(asked: Asked, sandbox: Sandbox) -> None:
+    """Write to the input of a process."""
     body = await asked.json(Selected)
     await asked.until_gone(_give(_select(sandbox, body.process), body.input))  # the process may never read it
     await asked.answer({})
 
 
 async def stream_input(asked: Asked, sandbox: Sandbox) -> None:
+    """Write a stream of messages to the input of a process."""
     running: Running | None = None
     try:
         async for message in asked.messages(StreamedInput):
@@ -351,6 +369,7 @@ async def _give(running: Running, given: Input | None) -> None:
 
 
 async def close_stdin(asked: Asked, sandbox: Sandbox) -> None:
+    """Close the input of a process that has no terminal."""
     running = _select(sandbox, (await asked.json(Selected)).process)
     if running.asked.pty is not None:
         raise Problem("failed_precondition", "a terminal can't be closed: send Ctrl-D")
@@ -361,6 +380,7 @@ async def close_stdin(asked: Asked, sandbox: Sandbox) -> None:
 
 
 async def send_signal(asked: Asked, sandbox: Sandbox) -> None:
+    """Send SIGTERM or SIGKILL to a process."""
     body = await asked.json(Selected)
     running = _select(sandbox, body.process)
     if body.signal not in _SIGNALS:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from .processes import Running
 
 ENVD_VERSION = "0.6.7"
-"""The version of E2B's daemon that we claim to be. The SDK enables features by it."""
+"""The version of E2B's daemon that this server reports. The SDK enables features by it."""
 TEMPLATES = ("base", "code-interpreter-v1")
 HOME = "/home/user"
 USERS = ("", "user")
@@ -116,6 +116,7 @@ class Sandbox:
         return found[0] if found else self.add_context(word, HOME)
 
     def add_context(self, language: str, cwd: str) -> Context:
+        """Add a context. Raises `Problem` if there are too many."""
         if len(self.contexts) >= MAX_CONTEXTS:
             raise Problem("resource_exhausted", f"a sandbox has at most {MAX_CONTEXTS} contexts")
         context = Context(id=str(uuid.uuid4()), language=language, cwd=cwd, name=f"c{uuid.uuid4().hex[:12]}")
@@ -142,7 +143,7 @@ class Sandbox:
         return self.samples[-1]
 
     async def close(self) -> None:
-        """End it: nothing of it is left when this returns."""
+        """End the sandbox; nothing of it is left when this returns."""
         for watch in list(self.watches.values()):
             watch.close()
         self.watches.clear()
@@ -169,7 +170,7 @@ class Sandboxes:
         self._tasks: set[asyncio.Task[None]] = set()
         self._made: dict[tuple[str, str], tuple[bytes, asyncio.Future[Sandbox]]] = {}
 
-    # --- making and ending ---
+    # --- creating and ending ---
 
     @property
     def max_seconds(self) -> float:
@@ -226,8 +227,10 @@ class Sandboxes:
         )
 
     async def create_once(self, key: Key, word: str, digest: bytes, make: Any) -> Sandbox:
-        """Create a sandbox, or return the one that an equal request with this idempotency key created. Raises `Problem`
-        if the key was used for a different request."""
+        """Create a sandbox, or return the one that the same request with this idempotency key created.
+
+        Raises `Problem` if the idempotency key was used for a different request.
+        """
         known = self._made.get((key.id, word))
         if known is not None and (not known[1].done() or _lives(known[1])):
             if known[0] != digest:
@@ -240,7 +243,7 @@ class Sandboxes:
         return await asyncio.shield(future)
 
     def end_in(self, sandbox: Sandbox, seconds: float) -> None:
-        """Set the expiry of a sandbox, within its longest lifetime."""
+        """Let a sandbox expire in `seconds`, or at its maximum lifetime if that comes first."""
         sandbox.ends = min(time.time() + seconds, sandbox.started + self.max_seconds)
         if (timer := self._timers.pop(sandbox.id, None)) is not None:
             timer.cancel()
@@ -274,7 +277,7 @@ class Sandboxes:
                 tell(ERROR, "e2b.failed", error=type(error).__name__)
 
     async def close(self) -> None:
-        """End all of them."""
+        """End all sandboxes."""
         await asyncio.gather(*(self.kill(sandbox) for sandbox in list(self._all.values())), *self._tasks)
 
     # --- finding ---
@@ -320,4 +323,5 @@ def _lives(made: asyncio.Future[Sandbox]) -> bool:
 
 
 def processors() -> int:
+    """Return the number of processors that this process may use."""
     return len(os.sched_getaffinity(0))

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 
 def mount(service: Service) -> Mount:
+    """Return the mount for signed file URLs at /files."""
     found = endpoint(service)
 
     async def files(scope: dict[str, Any], receive: Any, send: Any) -> None:

@@ -18,6 +18,7 @@ _MAX_FILES = 200
 
 
 async def download(asked: Asked, sandbox: Sandbox) -> None:
+    """Answer the content of a file."""
     path = _path(asked)
     pieces = sandbox.session.files.chunks(inside(path))
     first = await anext(pieces, b"")  # errors must come before the answer begins
@@ -34,6 +35,7 @@ async def download(asked: Asked, sandbox: Sandbox) -> None:
 
 
 async def upload(asked: Asked, sandbox: Sandbox, max_body: int) -> None:
+    """Write the body to a file, or the files of a form to theirs. `max_body`: maximum bytes of a form."""
     if asked.has_headers("x-metadata-"):
         raise Problem("invalid_argument", "files can't have metadata here: their file system has no place for it")
     kind, options = parse_options_header(asked.header("content-type"))

@@ -1,6 +1,6 @@
 """The trust boundary: one HTTP request with bounded parts, its answer, errors, and envelopes of the Connect protocol.
 
-It is plain ASGI: there are a dozen addresses, and most answers are streams in formats of their own.
+It is plain ASGI, because there are only a dozen routes, and most answers are streams in special formats.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ...telemetry import ERROR, tell
 from ..http.problems import Answered, without_paths
 
 MAX_JSON = 8 << 20
-"""Bytes of a JSON body: code, a command or input."""
+"""Maximum bytes of a JSON body: code, a command or input."""
 MAX_QUERY = 16 << 10
 _ENVELOPE = struct.Struct(">BI")
 _END = 2  # the flag of the last envelope
@@ -130,7 +130,7 @@ class Asked:
 
     @functools.cached_property
     def query(self) -> dict[str, str]:
-        """The query parameters. Raises `Problem` if there are too many."""
+        """The query parameters. Raises `Problem` if there are too many or they are too long."""
         text = self._query.decode("utf-8", "replace")
         try:
             if len(text) <= MAX_QUERY:
@@ -232,14 +232,17 @@ class Asked:
         await self._send({"type": "http.response.start", "status": status, "headers": pairs})
 
     async def piece(self, data: bytes) -> None:
+        """Send a piece of the body."""
         await self._send({"type": "http.response.body", "body": data, "more_body": True})
 
     async def end(self, data: bytes = b"") -> None:
+        """Send the last piece of the body."""
         await self._send({"type": "http.response.body", "body": data, "more_body": False})
 
     # --- streams of the Connect protocol ---
 
     async def begin_stream(self) -> None:
+        """Send the status and the headers of a stream."""
         await self.begin(200, {"content-type": "application/connect+json"})
 
     async def envelope(self, message: Any) -> None:

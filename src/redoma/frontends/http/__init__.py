@@ -1,32 +1,33 @@
 """The service: Redoma over HTTP, for callers that are not in this process.
 
-Theory of operation. One process, one event loop, one `AsyncExecutor`: whatever a caller wants run goes through
-`AsyncExecutor.submit`, as anybody else's request does, with the caller's key as its requester.
+Theory of operation. There is one process, one event loop and one `AsyncExecutor`. Every run goes through that executor,
+as runs of the library do, with the caller's key as its requester.
 
     uvicorn ─▶ server.Connection (time and size of a request)
-      └─▶ litestar ─▶ access.Access (who is it, what may they do) ─▶ routes/ ─▶ service.Service ─▶ AsyncExecutor
+      └─▶ litestar ─▶ access (the request's key and its scopes)   ─▶ routes/ ─▶ service.Service ─▶ AsyncExecutor
                                                                        │            └─▶ store: runs, in SQLite
                                                                        └─▶ dashboard/: the same, as pages
 
     store      the tables: keys, logins, runs
-    keys       API keys: made, found, revoked; nothing here needs litestar, so the command line uses it too
-    access     a request's key, its scopes, its rate; and what it may not ask for over HTTP
-    service    runs: accepted, queued, driven, followed, cancelled, recovered after a crash
-    sessions   sessions, their copies and their processes: whose they are, and when they end
-    bodies     what comes in and what goes out, as structs
+    keys       create, find and revoke API keys; it does not need litestar, so the command line uses it too
+    access     a request's key, its scopes and its rate
+    service    accept, queue, execute, follow and cancel runs, and recover them after a crash
+    sessions   sessions, their copies and their processes: who owns them, and when they end
+    bodies     requests and answers as structs
     problems   errors as answers: what, why, next; no path, no secret, no traceback
-    app        the routes put together, with the OpenAPI document
-    mounts     other interfaces with an address of their own, such as /mcp
-    server     listening: where, with which limits, and stopping
-    routes/    one file for each thing that has an address under /v1: a new one is a file, and a line in `app.ROUTES`
+    app        the application: all routes, and the OpenAPI document
+    mounts     other interfaces with their own address, such as /mcp
+    server     listen with limits, and stop
+    routes/    one file for each kind of resource under /v1; to add one, add a file and its entry in `app.ROUTES`
 
-A run that was accepted (`POST /v1/runs/async`, or any run with an `Idempotency-Key`) is a row before it is answered.
+A durable run (`POST /v1/runs/async`, or any run with an `Idempotency-Key`) is stored before the request is answered.
 
-    queued ──▶ running ──▶ done          running when the process ends in any way: interrupted, at the next start
-      │  ▲        ├──────▶ cancelled     queued then: run after the next start, but not with secrets: they are not kept
+    queued ──▶ running ──▶ done          running when the process ends in any way: interrupted at the next start
+      │  ▲        ├──────▶ cancelled     queued then: run after the next start, unless it has secrets: they are not kept
       │  └ waiting┘
-      └─────────────────▶ cancelled      waiting: for a person; it goes on when they answer, also after a restart
+      └─────────────────▶ cancelled      waiting for an approval: continues once answered; at a restart like queued
 
-`queued → running` is committed before anything runs, and no run goes back from `running` to `queued`: so none runs
-twice. One process owns the database (a lock on a file), so that what it finds running at its start is nobody's.
+The step from `queued` to `running` is committed before anything runs, and no run goes back from `running` to `queued`,
+so none runs twice. One process owns the database (by a lock on a file), so a run that it finds in the state `running`
+at its start belongs to no other process.
 """

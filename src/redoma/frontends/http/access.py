@@ -1,4 +1,4 @@
-"""Finds the key of a request and checks its scope and rate, before any of the body is read."""
+"""Find the key of a request and check its scope and rate before the body is read."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ Connection = ASGIConnection[Any, Any, Any, Any]
 
 
 def service_of(connection: Connection) -> Service:
+    """Return the service that handles a connection."""
     service: Service = connection.app.state["service"]
     return service
 
 
 def needs(scope: Scope) -> Callable[[Connection, BaseRouteHandler], None]:
-    """Return a guard that lets only keys with this scope pass, at most at their rate."""
+    """Return a guard that admits only keys with this scope, within their rate. It raises `Answered` (401, 403, 429)."""
 
     def guard(connection: Connection, handler: BaseRouteHandler) -> None:
         key = _bearer(connection)
@@ -36,7 +37,7 @@ def needs(scope: Scope) -> Callable[[Connection, BaseRouteHandler], None]:
 
 
 def any_key(connection: Connection, handler: BaseRouteHandler) -> None:
-    """Let every key pass, at most at its rate. The route decides what the key sees."""
+    """Admit any valid key, within its rate; the route decides what the key sees. Raises `Answered` (401, 429)."""
     _take(connection, _bearer(connection))
 
 

@@ -1,4 +1,4 @@
-"""The routes put together: one litestar application, its errors and its headers."""
+"""The litestar application: all routes, error handling and response headers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .routes import approvals, audit, changes, environments, files, keys, policy
 from .service import Service
 
 ROUTES = (runs, sessions, files, processes, environments, approvals, changes, policy, audit, keys, status, pages)
-"""Modules with `HANDLERS`. What gets an address of its own is a file in `routes/`, listed here."""
+"""Modules with `HANDLERS`. A new kind of resource is a file in `routes/` and an entry here."""
 
 _HEADERS = (
     (b"x-content-type-options", b"nosniff"),
@@ -34,6 +34,7 @@ _UNCACHED = (b"cache-control", b"no-store")
 
 @get("/v1/openapi.json", sync_to_thread=False)
 def openapi(request: Request[Any, Any, Any]) -> Response[bytes]:
+    """Return the OpenAPI document, built at the first request."""
     state = request.app.state
     if "openapi" not in state:
         state["openapi"] = msgspec.json.encode(document(request.app))
@@ -48,7 +49,7 @@ async def _with_headers(message: Message, scope: Scope) -> None:
 
 
 def build(service: Service) -> Litestar:
-    """The application of a service, which is started and stopped with it."""
+    """Return the application of a service. Its lifespan starts and stops the service."""
 
     @asynccontextmanager
     async def lifespan(app: Litestar) -> AsyncIterator[None]:

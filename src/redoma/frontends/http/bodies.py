@@ -57,40 +57,40 @@ class SomeLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class RunBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What to run. Everything has a default but the code, or the command."""
+    """What to run. Everything but the code or the command has a default."""
 
     code: str = ""
     """Source text in `language`."""
     argv: tuple[str, ...] = ()
-    """With the language `command`, the program and its arguments; else the arguments of the code."""
+    """With the language `command`, the program and its arguments; otherwise the arguments of the code."""
     language: Literal["python", "bash", "javascript", "command"] = "python"
     backend: Literal["auto", "jail", "docker", "monty", "ray"] = "auto"
     limits: SomeLimits = SomeLimits()
     stdin: str | Content = ""
     env: dict[str, str] = {}
     secrets: dict[str, str] = {}
-    """Variables whose values are taken out of every output and record, and never written to the disk."""
+    """Variables whose values are removed from every output and record, and never written to disk."""
     network: tuple[str | dict[str, Any], ...] = ()
-    """Hosts that it may reach, such as `GET api.example.org`, or `{"host": "api.example.org", "methods": ["GET"]}`."""
+    """Hosts it may reach, such as `GET api.example.org` or `{"host": "api.example.org", "methods": ["GET"]}`."""
     environment: Short = ""
-    """The environment of the server whose packages it finds."""
+    """The environment of the server whose packages can be imported."""
     packages: tuple[Short, ...] = ()
-    """Packages that it finds; those that are not installed on the server are a matter for approval."""
+    """Packages that the run needs; those that are not installed on the server need an approval."""
     files: dict[str, str | Content] = {}
     """Name → content, placed in the run's directory before it starts."""
     outputs: tuple[str, ...] = ()
-    """Which files of that directory to bring back, by glob."""
+    """Globs of the files in that directory to return."""
     workspace: Literal["scratch", "read-only", "overlay"] = "scratch"
     project: Short = ""
     """The name of a project that the server offers, for a workspace other than `scratch`."""
     policy: Short | None = None
-    """Another policy than the configured one; needs the scope `admin`."""
+    """A policy other than the configured one; needs the scope `admin`."""
     require: tuple[Short, ...] = ()
-    """Isolation layers without which it does not run."""
+    """Isolation layers that must be in force, or it does not run."""
     expect: str | dict[str, Any] | None = None
-    """What it has to print: `json`, `regex:…`, or a JSON Schema."""
+    """What the run has to print: `json`, `regex:…`, or a JSON Schema."""
     reason: Reason = ""
-    """Why, for whoever is asked to approve it and for the record."""
+    """Why it should run, for the approver and the audit log."""
     label: Short = ""
 
 
@@ -100,10 +100,10 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     state: RunState
     status: str = ""
-    """Of its result, once there is one."""
+    """The status of the result, once there is one."""
     mode: Mode
     key: str
-    """The name of the key that asked for it."""
+    """The name of the key that requested it."""
     language: str
     title: str
     """Its label, or the beginning of its code."""
@@ -111,18 +111,18 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     started: datetime | None = None
     ended: datetime | None = None
     approval_id: str = ""
-    """What somebody has to approve, or has approved."""
+    """The id of the approval that it waits for, or has got."""
     note: str = ""
     """Why it was interrupted or cancelled."""
     session: str = ""
-    """The session that it ran in, if it did."""
+    """The session that it ran in, if any."""
 
 
 class RunView(RunSummary, frozen=True, kw_only=True):
-    """A run, with what was asked for and what came of it."""
+    """A run with its request and its result."""
 
     request: RunBody
-    """Without the values of its secrets."""
+    """The request, without the values of its secrets."""
     result: Result | None = None
 
 
@@ -131,7 +131,7 @@ class Runs(msgspec.Struct, frozen=True, kw_only=True):
 
     runs: tuple[RunSummary, ...]
     next: str = ""
-    """Give it as `before` to get those before these; empty if there are none."""
+    """Pass it as `before` to get older runs; empty if there are none."""
 
 
 Seconds = Annotated[float, msgspec.Meta(gt=0, le=604800)]
@@ -143,49 +143,49 @@ class SessionBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     backend: Literal["auto", "jail", "docker", "ray"] = "auto"
     limits: SomeLimits = SomeLimits()
-    """Of all its runs together; `time` and those on output are each run's own."""
+    """They hold for all runs together, but `time` and the output limits for each run."""
     env: dict[str, str] = {}
     secrets: dict[str, str] = {}
-    """Variables whose values are taken out of every output and record, and never written to the disk."""
+    """Variables whose values are removed from every output and record, and never written to disk."""
     files: dict[str, str | Content] = {}
     """Name → content, placed in its directory before it starts."""
     environment: Short = ""
-    """The environment of the server whose packages it finds."""
+    """The environment of the server whose packages can be imported."""
     packages: tuple[Short, ...] = ()
-    """Packages that it finds, of those that are installed on the server."""
+    """Packages for the session, of those that are installed on the server."""
     workspace: Literal["scratch", "read-only", "overlay"] = "scratch"
     project: Short = ""
     """The name of a project that the server offers, for a workspace other than `scratch`."""
     policy: Short | None = None
-    """Another policy than the configured one; needs the scope `admin`."""
+    """A policy other than the configured one; needs the scope `admin`."""
     require: tuple[Short, ...] = ()
-    """Isolation layers without which it is not opened."""
+    """Isolation layers that must be in force, or the session is not opened."""
     idle: Seconds | None = None
-    """Seconds without use after which it is ended."""
+    """Seconds without use after which the session is ended."""
     lifetime: Seconds | None = None
-    """Seconds after which it is ended in any case."""
+    """Seconds after which the session is ended in any case."""
     reason: Reason = ""
     label: Short = ""
 
 
 class SessionRunBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What to run in a session. Everything has a default but the code, or the command."""
+    """What to run in a session. Everything but the code or the command has a default."""
 
     code: str = ""
     argv: tuple[str, ...] = ()
-    """With the language `command`, the program and its arguments; else the arguments of the code."""
+    """With the language `command`, the program and its arguments; otherwise the arguments of the code."""
     language: Literal["python", "bash", "javascript", "command"] = "python"
     context: Short = "main"
-    """The name of the variables that it sees: runs of different contexts don't see each other's."""
+    """The namespace of its variables: runs in different contexts don't see each other's variables."""
     limits: SomeLimits = SomeLimits()
-    """Only `time` and those on output: the others are the session's."""
+    """Only `time` and the output limits: all others are set for the session."""
     stdin: str | Content = ""
     env: dict[str, str] = {}
-    """More variables of this run."""
+    """Additional environment variables of this run."""
     cwd: Annotated[str, msgspec.Meta(max_length=4096)] = ""
-    """Where a run of Python takes place, a path of the session; then the session is again where it was."""
+    """The working directory of a Python run, a path in the session; afterwards the session is back where it was."""
     charts: bool = False
-    """Whether figures of matplotlib and tables of pandas are shown as data, too."""
+    """Whether matplotlib figures and pandas tables are also returned as data."""
     policy: Short | None = None
     expect: str | dict[str, Any] | None = None
     reason: Reason = ""
@@ -203,34 +203,36 @@ class ProcessBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """A command to start in the background of a session."""
 
     command: Annotated[str, msgspec.Meta(min_length=1)] | Annotated[tuple[str, ...], msgspec.Meta(min_length=1)]
-    """A line of Bash, or a list: a program and its arguments."""
+    """A line of Bash, or a list of a program and its arguments."""
     env: dict[str, str] = {}
-    """More variables."""
+    """Additional environment variables."""
     cwd: Annotated[str, msgspec.Meta(max_length=4096)] = ""
-    """Where it begins, a path of the session; by default where the last run ended up."""
+    """The working directory, a path in the session; by default the one in which the last run ended."""
     terminal: Terminal | None = None
-    """Give it a terminal of this size; then all that it prints comes as stdout."""
+    """Give the process a terminal of this size; then all its output comes as stdout."""
     timeout: Seconds | None = None
-    """Seconds after which it is ended; by default it goes on for as long as the session."""
+    """Seconds after which the process is ended; by default it may run as long as the session."""
     policy: Short | None = None
-    """Another policy than the session's; needs the scope `admin`."""
+    """A policy other than the session's; needs the scope `admin`."""
     reason: Reason = ""
     label: Short = ""
 
 
 class ProcessView(RunSummary, frozen=True, kw_only=True):
-    """A process in the background of a session. It is a run: follow it, look it up and cancel it by its id."""
+    """A background process of a session. It is a run: follow it, look it up and cancel it by its id."""
 
     pid: int = 0
-    """Its process id inside, as the session says; 0 if it was not started."""
+    """Its process id inside the session, as the session reports it; 0 if it was not started."""
 
 
 class ProcessList(msgspec.Struct, frozen=True, kw_only=True):
+    """Background processes of a session."""
+
     processes: tuple[ProcessView, ...]
 
 
 class Signal(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A signal for a process itself, not for its children."""
+    """A signal for the process itself, not for its children."""
 
     signal: Annotated[int, msgspec.Meta(ge=1, le=64)] = 15
 
@@ -247,40 +249,48 @@ class SessionView(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     state: Literal["open", "busy", "ended"]
     ended: str = ""
-    """Why it has ended."""
+    """Why the session has ended."""
     key: str
     """The name of the key that opened it."""
     backend: str
     label: str = ""
     created: datetime
     used: datetime
-    """When something was last asked of it."""
+    """When it was last used."""
     runs: int = 0
     isolation: dict[str, str] = {}
-    """Layers in force, as probed from inside."""
+    """Isolation layers in force, as probed from inside."""
 
 
 class SessionList(msgspec.Struct, frozen=True, kw_only=True):
+    """Sessions."""
+
     sessions: tuple[SessionView, ...]
 
 
 class Interrupted(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer to an interrupt."""
+
     interrupted: bool
-    """Whether something ran."""
+    """Whether something was running."""
 
 
 class CompleteBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What somebody has typed."""
+    """The text to complete."""
 
     text: Annotated[str, msgspec.Meta(max_length=1000)]
     context: Short = "main"
 
 
 class Names(msgspec.Struct, frozen=True, kw_only=True):
+    """Completions."""
+
     names: tuple[str, ...]
 
 
 class FileList(msgspec.Struct, frozen=True, kw_only=True):
+    """The entries of a directory."""
+
     files: tuple[FileInfo, ...]
 
 
@@ -291,25 +301,25 @@ class FileName(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class FileRename(FileName, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A file of a session, and another name for it."""
+    """A file of a session and its new path."""
 
     to: FilePath
 
 
 class Done(msgspec.Struct, frozen=True, kw_only=True):
-    """It was done."""
+    """Success."""
 
     done: Literal[True] = True
 
 
 class ApprovalView(msgspec.Struct, frozen=True, kw_only=True):
-    """A question that a person has to answer, or has."""
+    """A request for approval, open or answered."""
 
     id: str
     state: Literal["open", "approved", "denied", "expired", "used", "unpinned"]
     requester: str
     own: bool
-    """Whether this key has asked for it: then another one has to answer."""
+    """Whether this key asked for it; then another key has to answer."""
     reason: str
     label: str
     level: Level
@@ -320,26 +330,28 @@ class ApprovalView(msgspec.Struct, frozen=True, kw_only=True):
     text: str
     """The code, or the command."""
     findings: tuple[Finding, ...]
-    """The risks."""
+    """The risks that policy found."""
     effect: Effect | None = None
-    """What it did in an overlay, where that is what is to be approved."""
+    """What the run changed in an overlay, if those changes are to be approved."""
     digest: str
     approver: str = ""
     answer_reason: str = ""
     shown: str = ""
-    """All of it as one text, as the command line shows it; only of one approval."""
+    """The whole approval as text, as the command line shows it; empty in a list."""
 
 
 class Approvals(msgspec.Struct, frozen=True, kw_only=True):
+    """Approvals, oldest first."""
+
     approvals: tuple[ApprovalView, ...]
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Why it is approved or denied. It goes on record."""
+    """Why it is approved or denied; it is recorded in the audit log."""
 
     reason: Annotated[str, msgspec.Meta(min_length=1, max_length=2000)]
     digest: Annotated[str, msgspec.Meta(max_length=64)] = ""
-    """The digest of what was read. If it is given and another one waits under this id, nothing is approved."""
+    """The digest of what the approver read. If it is given and differs, the answer is rejected."""
 
 
 class ChangesView(msgspec.Struct, frozen=True, kw_only=True):
@@ -354,12 +366,14 @@ class ChangesView(msgspec.Struct, frozen=True, kw_only=True):
     applied: tuple[str, ...] = ()
     left: dict[str, str] = {}
     effect: Effect | None = None
-    """Of one; a list has none."""
+    """The effect; a list leaves it out."""
     count: int = 0
-    """How many paths it is about."""
+    """The number of changed paths."""
 
 
 class ChangesList(msgspec.Struct, frozen=True, kw_only=True):
+    """Kept changes, newest first."""
+
     changes: tuple[ChangesView, ...]
 
 
@@ -367,13 +381,13 @@ class ApplyBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """Which changes to apply."""
 
     paths: tuple[str, ...] | None = None
-    """Only what is at these paths or below; by default everything."""
+    """Only changes at or below these paths; by default all."""
     named: tuple[str, ...] = ()
-    """Protected paths that are to be applied too."""
+    """Protected paths to apply too."""
 
 
 class CheckBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What to judge, without running it."""
+    """What to check against policy, without running it."""
 
     code: str = ""
     argv: tuple[str, ...] = ()
@@ -382,7 +396,7 @@ class CheckBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class Checked(msgspec.Struct, frozen=True, kw_only=True):
-    """What policy says of it."""
+    """The verdict of policy."""
 
     decision: Literal["allow", "prompt", "forbid"]
     policy: str
@@ -391,11 +405,11 @@ class Checked(msgspec.Struct, frozen=True, kw_only=True):
     level: Level
     level_why: tuple[str, ...]
     backend: str
-    """Where it would run; empty if nowhere."""
+    """The backend that would run it; empty if there is none."""
 
 
 class AuditRun(msgspec.Struct, frozen=True, kw_only=True):
-    """A run on record."""
+    """A run in the audit log."""
 
     id: str
     time: str
@@ -418,23 +432,23 @@ class AuditRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AuditRuns(msgspec.Struct, frozen=True, kw_only=True):
-    """Runs on record, newest first."""
+    """Runs in the audit log, newest first."""
 
     runs: tuple[AuditRun, ...]
 
 
 class AuditStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether the chain of records is whole."""
+    """Whether the chain of audit records is intact."""
 
     ok: bool
     records: int
     head: str
-    """The hash of the newest record: keep it elsewhere, and compare it later."""
+    """The hash of the newest record; store it elsewhere to compare it later."""
     problem: str = ""
 
 
 class EnvironmentBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """An environment to make."""
+    """An environment to create."""
 
     name: Short
     packages: Annotated[tuple[Short, ...], msgspec.Meta(min_length=1)]
@@ -442,32 +456,38 @@ class EnvironmentBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
 
 class EnvironmentList(msgspec.Struct, frozen=True, kw_only=True):
+    """Environments, by name."""
+
     environments: tuple[Environment, ...]
 
 
 class KeyBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A key to make."""
+    """A key to create."""
 
     name: Short
     scopes: tuple[Scope, ...] = ("run",)
     seconds: Annotated[float, msgspec.Meta(gt=0, le=1e9)] | None = None
-    """How long it is good for; by default for good."""
+    """Seconds until it expires; by default it does not."""
     concurrency: Annotated[int, msgspec.Meta(ge=1, le=10000)] = 16
     rate: Annotated[float, msgspec.Meta(gt=0, le=100000)] = 50.0
 
 
 class NewKey(msgspec.Struct, frozen=True, kw_only=True):
-    """A key that was made. Its text is shown this once."""
+    """A new key. Its text is shown only this once."""
 
     key: Key
     text: str
 
 
 class KeyList(msgspec.Struct, frozen=True, kw_only=True):
+    """Keys."""
+
     keys: tuple[Key, ...]
 
 
 class Health(msgspec.Struct, frozen=True, kw_only=True):
+    """The state of the server."""
+
     status: Literal["ok", "stopping", "failing"]
     version: str = ""
     queued: int = 0
@@ -475,19 +495,19 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True):
-    """One of the events that a run is followed by."""
+    """An event of a run."""
 
     event: Literal["state", "output", "display", "result"]
     data: str
-    """JSON: of `state` the run's id, state, note and approval_id; of `output` stream and text; of `display`, in a
-    session, what the code showed; of `result` a Result."""
+    """JSON. For `state`: the run's id, state, note and approval_id; for `output`: stream and text; for `display`, in
+    sessions: what the code displayed; for `result`: a Result."""
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a request was not answered."""
+    """An error: why a request failed."""
 
     error: str
     why: str = ""
     next: str = ""
     code: str = ""
-    """Of an operation on a file: what its system call said, such as `ENOENT`."""
+    """For a file operation: the error of its system call, such as `ENOENT`."""

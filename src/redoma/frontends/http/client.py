@@ -1,4 +1,4 @@
-"""A service as if it were here: the same calls as the library's, carried out by `redoma serve` elsewhere.
+"""A client of a service: the same calls as the library's, executed by `redoma serve` elsewhere.
 
     client = redoma.connect("http://127.0.0.1:8800", key="rdm_…")
     result = client.run("print(6 * 7)")               # the same Result
@@ -6,7 +6,7 @@
     client.changes.apply(result.id)
     with client.session() as session: …               # as redoma.Session
 
-The standard library speaks HTTP here, so nothing else has to be installed.
+It uses the standard library for HTTP, so that no further package has to be installed.
 """
 
 from __future__ import annotations
@@ -44,31 +44,31 @@ _OPTIONS = (
     *("packages", "policy", "project", "reason", "require", "secrets", "stdin", "timeout", "wait", "workspace"),
 )
 PICTURES = ("image/png", "image/jpeg")
-"""Types of a display whose content is bytes."""
-_FIRST_LOOK, _MAX_PAUSE = 0.05, 1.0  # seconds between looks at a run that waits, doubled each time
+"""Types of displays whose content is bytes."""
+_FIRST_LOOK, _MAX_PAUSE = 0.05, 1.0  # seconds between polls of a run, doubled each time
 _MAX_IDLE = 10.0
-"""Seconds after which a connection is not used again: a server closes it soon after that."""
+"""Seconds of idleness after which a connection is not used again: the server closes it soon after."""
 
 
 def connect(url: str, key: str, *, timeout: float = 600.0) -> Client:
-    """A client of a service.
+    """Return a client of a service. It connects at its first call.
 
     Args:
-        url: Where it is: `http://HOST:PORT`, `https://HOST`, or `unix:/path/to/socket`.
+        url: The service's address: `http://HOST:PORT`, `https://HOST`, or `unix:/path/to/socket`.
         key: An API key: see `redoma keys`.
         timeout: Seconds to wait for an answer.
 
     Returns:
-        A `Client`; its `asynchronous` is the same for code on an event loop.
+        A `Client`; its `asynchronous` has the same calls for asyncio code.
 
     Raises:
-        InvalidRequest: The URL can't be used.
+        InvalidRequest: The URL or the key is malformed.
     """
     return Client(url, key, timeout=timeout)
 
 
 class Client:
-    """Calls of a service. Any number of threads may share it; each has a connection of its own."""
+    """A client of a service. Any number of threads may share it; each gets its own connection."""
 
     def __init__(self, url: str, key: str, *, timeout: float = 600.0) -> None:
         parts = urlsplit(url)
@@ -87,20 +87,21 @@ class Client:
 
     @property
     def asynchronous(self) -> AsyncClient:
-        """The same calls for code on an event loop."""
+        """The same calls for asyncio code."""
         return AsyncClient(self)
 
     def run(self, /, code: str, language: str = "python", **options: Any) -> Result:
-        """Run source text there and return its `Result`.
+        """Run source text on the service and return its `Result`.
 
-        Options are those of `redoma.run` that make sense from afar: no `cwd`, and `project` is a name that the server
-        offers. With `wait=False`, a run that a person has to approve is returned as `pending`; else it is waited for.
-        Raises `InvalidRequest` for what makes no sense, `ServiceError` for what the service refuses.
+        Options are those of `redoma.run` that make sense remotely: there is no `cwd`, and `project` is the name of a
+        project that the server offers. If a person has to approve the run, wait for that; with `wait=False`, return a
+        result with the status `pending` instead. Raises `InvalidRequest` if the request is invalid, `ServiceError` if
+        the service refuses it.
         """
         return self._run({"code": code, "language": language}, options)
 
     def command(self, /, argv: Iterable[str], **options: Any) -> Result:
-        """Run a program with its arguments there, without a shell. Options are those of `run`."""
+        """Run a program with its arguments on the service, without a shell. Options are those of `run`."""
         if isinstance(argv, str):
             raise InvalidRequest("argv is one text", why="it takes a list of words", next="split it")
         return self._run({"argv": list(argv), "language": "command"}, options)
@@ -110,18 +111,18 @@ class Client:
         return result if options.get("wait") is False else self._decided(result)
 
     def _decided(self, result: Result) -> Result:
-        """Wait while a person decides on a run, and for its end."""
+        """If the run waits for an approval, wait for that and for its end."""
         return self.wait(result.id) if result.status is Status.PENDING else result
 
     def submit(self, /, code: str, language: str = "python", *, idempotency_key: str = "", **options: Any) -> str:
-        """Have source text run later, durably. Returns the id of the run, for `show`, `wait` and `cancel`."""
+        """Queue source text to run, durably. Return the id of the run, for `show`, `wait` and `cancel`."""
         headers = {"Idempotency-Key": idempotency_key} if idempotency_key else {}
         body = _body({"code": code, "language": language}, options)
         run: str = self.request("POST", "/v1/runs/async", body, headers=headers)["id"]
         return run
 
-    def wait(self, id: str) -> Result:  # noqa: A002 - the run's own word
-        """Wait until a run has ended, and return its result. Raises `ServiceError` if it has none."""
+    def wait(self, id: str) -> Result:  # noqa: A002 - the run's field name
+        """Wait for a run's end and return its result. Raises `ServiceError` if it was cancelled or interrupted."""
         pause = _FIRST_LOOK
         while True:
             found = self.show(id)
@@ -133,14 +134,14 @@ class Client:
             pause = min(2 * pause, _MAX_PAUSE)
 
     def stream(self, code: str, language: str = "python", **options: Any) -> RemoteRun:
-        """Run source text there and follow its output: iterate over it, then look at its `result`."""
+        """Return a run of source text on the service: iterate over it for its output, then read its `result`."""
         return RemoteRun(self, _body({"code": code, "language": language}, options), wait=options.get("wait", True))
 
     def session(self, **options: Any) -> RemoteSession:
-        """Open a Python there that keeps its variables, in a cell of its own.
+        """Return a session on the service: a Python that keeps its variables, in its own cell.
 
-        Options are those of `redoma.Session`, but `project` is a name that the server offers. It is opened by `with`,
-        or by its first use. Raises `InvalidRequest` for an unknown option.
+        `with` or its first use opens it. Options are those of `redoma.Session`, but `project` is the name of a project
+        that the server offers. Raises `InvalidRequest` for an unknown option.
         """
         from .client_sessions import AsyncRemoteSession, RemoteSession
 
@@ -149,27 +150,28 @@ class Client:
     Session = session
 
     def sessions(self) -> Any:
-        """The sessions that this key may see, newest first."""
+        """Return the sessions that this key may see, newest first."""
         return self.request("GET", "/v1/sessions")["sessions"]
 
     def runs(self, limit: int = 50, before: str = "") -> Any:
-        """The newest runs that this key may see: `{"runs": […], "next": …}`."""
+        """Return the newest runs that this key may list: `{"runs": […], "next": …}`. For older ones, pass `next` as
+        `before`."""
         return self.request("GET", f"/v1/runs?{urlencode({'limit': limit, 'before': before})}")
 
-    def show(self, id: str) -> Any:  # noqa: A002 - the run's own word
-        """A run with its state, its request and its result."""
+    def show(self, id: str) -> Any:  # noqa: A002 - the run's field name
+        """Return a run with its state, its request and its result."""
         return self.request("GET", f"/v1/runs/{quote(id, safe='')}")
 
-    def cancel(self, id: str) -> Any:  # noqa: A002 - the run's own word
-        """End a run. Returns it as `show` does."""
+    def cancel(self, id: str) -> Any:  # noqa: A002 - the run's field name
+        """Cancel a run. Return it as `show` does."""
         return self.request("POST", f"/v1/runs/{quote(id, safe='')}/cancel")
 
     def check(self, code: str, language: str = "python", policy: str | None = None) -> Any:
-        """What policy there says of source text, without running it."""
+        """Return what the service's policy says about source text, without running it."""
         return self.request("POST", "/v1/policy/check", {"code": code, "language": language, "policy": policy})
 
     def close(self) -> None:
-        """Close the connections of all threads. It can be used again."""
+        """Close the connections of all threads. The client can be used again."""
         with self._lock:
             held, self._open = self._open, set()
         for connection in held:
@@ -192,14 +194,16 @@ class Client:
     # --- HTTP ---
 
     def request(self, method: str, path: str, body: Any = None, *, headers: Mapping[str, str] | None = None) -> Any:
-        """Send a request; returns the answer's JSON. Raises `InvalidRequest` or `ServiceError`."""
+        """Send a request and return the decoded JSON answer. Raises `InvalidRequest` or `ServiceError`."""
         return _json(self.fetch(method, path, body, headers=headers)[0])
 
     def fetch(
         self, method: str, path: str, body: Any = None, *, headers: Mapping[str, str] | None = None
     ) -> tuple[bytes, http.client.HTTPMessage]:
-        """Send a request, with bytes as they are and anything else as JSON. Returns the answer's body and headers.
-        Raises `InvalidRequest` or `ServiceError`."""
+        """Send a request; a body of bytes is sent as it is, any other as JSON. Return the answer's body and headers.
+
+        Raises `InvalidRequest` or `ServiceError`.
+        """
         if time.monotonic() - getattr(self._local, "used", 0.0) > _MAX_IDLE:
             self._drop()
         connection: http.client.HTTPConnection | None = getattr(self._local, "connection", None)
@@ -213,7 +217,7 @@ class Client:
         except (OSError, http.client.HTTPException) as error:
             self._drop()
             raise self.unreachable(error) from error
-        except BaseException:  # Ctrl-C, in the middle of an answer
+        except BaseException:  # such as Ctrl-C in the middle of an answer
             self._drop()
             raise
         self._local.used = time.monotonic()
@@ -229,7 +233,7 @@ class Client:
         body: Any = None,
         headers: Mapping[str, str] | None = None,
     ) -> http.client.HTTPResponse:
-        """Send a request over a connection. Raises OSError or `http.client.HTTPException`."""
+        """Send a request over a connection. Raises `OSError` or `http.client.HTTPException`."""
         raw = isinstance(body, bytes)
         kind = "application/octet-stream" if raw else "application/json"
         given = {"Authorization": f"Bearer {self._key}", "Content-Type": kind, **(headers or {})}
@@ -237,6 +241,7 @@ class Client:
         return connection.getresponse()
 
     def connection(self) -> http.client.HTTPConnection:
+        """Return a new connection to the service, not opened yet."""
         parts = self._parts
         if parts.scheme == "unix":
             return _Unix(parts.path, self._timeout)
@@ -247,6 +252,7 @@ class Client:
         return http.client.HTTPConnection(host, parts.port, timeout=self._timeout)
 
     def unreachable(self, error: Exception) -> ServiceError:
+        """Return the error to raise if the service can't be reached."""
         where = self._parts.path if self._parts.scheme == "unix" else self._parts.netloc.rpartition("@")[2]
         why = getattr(error, "strerror", None) or str(error) or type(error).__name__
         return ServiceError(f"the service at {where} can't be reached", why=why, next="start it with `redoma serve`")
@@ -266,11 +272,13 @@ class _Unix(http.client.HTTPConnection):
 
 
 class EventLines:
-    """The events of a run, as pairs of a name and data, over a connection of its own. A run that was asked for with it
-    ends when it is closed. Raises `InvalidRequest` or `ServiceError`."""
+    """The events of a run as pairs of a name and data, over a separate connection.
+
+    If it started the run, closing it cancels the run. Raises `InvalidRequest` or `ServiceError`.
+    """
 
     def __init__(self, client: Client, path: str, body: dict[str, Any] | None = None) -> None:
-        """Ask for a run with `body`; without one, follow a run that there is."""
+        """Start a run with `body`; without a body, follow an existing run."""
         self._connection, self._name = client.connection(), ""
         try:
             self._response = client.send(self._connection, "GET" if body is None else "POST", path, body)
@@ -301,7 +309,7 @@ class EventLines:
         raise StopIteration
 
     def close(self) -> None:
-        """Leave it, also while another thread waits for the next event."""
+        """Close the connection, even while another thread waits for the next event."""
         if self._connection.sock is not None:
             with suppress(OSError):
                 self._connection.sock.shutdown(socket.SHUT_RDWR)
@@ -309,8 +317,10 @@ class EventLines:
 
 
 class RemoteRun:
-    """The pieces of output of one run of a service, and its `result` when they have come to an end. Left early with
-    `close`, or by the end of its block, the run is cancelled."""
+    """The output of a run of a service, piece by piece, and then its `result`.
+
+    Calling `close` or leaving the `with` block before the end cancels the run.
+    """
 
     def __init__(self, client: Client, body: dict[str, Any], *, wait: bool) -> None:
         self._client, self._body, self._wait = client, body, wait
@@ -320,6 +330,7 @@ class RemoteRun:
 
     @property
     def result(self) -> Result:
+        """The result, once all output was read. Raises `ServiceError` before."""
         if self._result is None:
             raise ServiceError("there is no result", why="the run goes on, or was left early", next="read all of it")
         return self._result
@@ -343,7 +354,7 @@ class RemoteRun:
             self._result = self._client._decided(self._result)
 
     def close(self) -> None:
-        """Leave it: the service ends the run."""
+        """Stop following the run; the service cancels it if it still runs."""
         if self._lines is not None:
             self._lines.close()
 
@@ -355,25 +366,25 @@ class RemoteRun:
 
 
 class Approvals:
-    """What waits for a person there."""
+    """Runs of the service that wait for a person's approval."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
 
     def list(self, *, everything: bool = False) -> Any:
-        """What waits, oldest first; with `everything` also what was answered."""
+        """Return the open approvals, oldest first; with `everything` the answered ones as well."""
         return self._client.request("GET", f"/v1/approvals?all={str(everything).lower()}")["approvals"]
 
-    def show(self, id: str) -> Any:  # noqa: A002 - the question's own word
-        """All that is asked: command, reasoning, risks and effect."""
+    def show(self, id: str) -> Any:  # noqa: A002 - the approval's field name
+        """Return an approval in full: command, reasoning, risks and effect."""
         return self._client.request("GET", f"/v1/approvals/{quote(id, safe='')}")
 
     def approve(self, id: str, *, reason: str, digest: str = "") -> Any:  # noqa: A002 - as above
-        """Let exactly this run, once. `digest`: of what was read; nothing else is approved."""
+        """Approve exactly this run, once. If `digest` is given, anything with another digest is not approved."""
         return self._answer(id, "approve", reason, digest)
 
     def deny(self, id: str, *, reason: str) -> Any:  # noqa: A002 - as above
-        """Refuse it."""
+        """Deny an approval."""
         return self._answer(id, "deny", reason, "")
 
     def _answer(self, id: str, action: str, reason: str, digest: str) -> Any:  # noqa: A002 - as above
@@ -382,62 +393,65 @@ class Approvals:
 
 
 class Changes:
-    """What runs in overlays there would change in projects."""
+    """Changes to projects that runs in overlays on the service have made."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
 
     def list(self) -> Any:
-        """What is kept, newest first."""
+        """Return all kept changes, newest first."""
         return self._client.request("GET", "/v1/changes")["changes"]
 
-    def show(self, id: str) -> Any:  # noqa: A002 - the run's own word
-        """The changes of a run, with their diffs."""
+    def show(self, id: str) -> Any:  # noqa: A002 - the run's field name
+        """Return the changes of a run with their diffs."""
         return self._client.request("GET", f"/v1/changes/{quote(id, safe='')}")
 
     def apply(self, id: str, *, paths: Iterable[str] | None = None, named: Iterable[str] = ()) -> Any:  # noqa: A002
-        """Write exactly these changes to the project, all or nothing."""
+        """Write a run's changes to the project, all or nothing.
+
+        `paths` selects some of them; `named` lists the protected paths to write too.
+        """
         body = {"paths": None if paths is None else [*paths], "named": [*named]}
         return self._client.request("POST", f"/v1/changes/{quote(id, safe='')}/apply", body)
 
     def discard(self, id: str) -> Any:  # noqa: A002 - as above
-        """Drop them; the project was never touched."""
+        """Discard the changes of a run; the project was never touched."""
         return self._client.request("POST", f"/v1/changes/{quote(id, safe='')}/discard")
 
     def undo(self, id: str) -> Any:  # noqa: A002 - as above
-        """Put exactly the paths that were applied back as they were."""
+        """Restore exactly the paths that were applied to their earlier state."""
         return self._client.request("POST", f"/v1/changes/{quote(id, safe='')}/undo")
 
 
 class Environments:
-    """Packages that runs and sessions there find, by name. To make and remove them takes the scope `admin`."""
+    """Named sets of packages for runs and sessions on the service. Changing them needs the scope `admin`."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
 
     def list(self) -> Any:
-        """All of them, by name."""
+        """Return all environments, ordered by name."""
         return self._client.request("GET", "/v1/environments")["environments"]
 
     def show(self, name: str) -> Any:
-        """What is in one: packages, versions, and the hashes of the files that they came from."""
+        """Return an environment: its packages, their versions, and the hashes of the files they were installed from."""
         return self._client.request("GET", f"/v1/environments/{quote(name, safe='')}")
 
     def create(self, name: str, packages: Iterable[str]) -> Any:
-        """Install packages there, in a cell that reaches the package index alone, and name the result."""
+        """Install packages on the service, in a cell that can reach only the package index, under this name."""
         return self._client.request("POST", "/v1/environments", {"name": name, "packages": [*packages]})
 
     def update(self, name: str) -> Any:
-        """Install its packages again, in the newest versions that fit."""
+        """Install an environment's packages again, in the newest versions that fit its requirements."""
         return self._client.request("POST", f"/v1/environments/{quote(name, safe='')}/update")
 
     def remove(self, name: str) -> Any:
-        """Remove one. Runs that have it keep its files until they end."""
+        """Remove an environment. Runs that use it keep its files until they end."""
         return self._client.request("DELETE", f"/v1/environments/{quote(name, safe='')}")
 
 
 class InThreads(Generic[C]):
-    """The calls of `core` for code on an event loop: each is made in a thread."""
+    """The calls of `core` for asyncio code: each one is made in a thread."""
 
     def __init__(self, core: C) -> None:
         self.core = core
@@ -446,7 +460,7 @@ class InThreads(Generic[C]):
 def in_thread(
     method: Callable[Concatenate[C, P], T],
 ) -> Callable[Concatenate[InThreads[C], P], Coroutine[Any, Any, T]]:
-    """Return the form of a method for code on an event loop: it does the same, in a thread."""
+    """Return an asynchronous version of a method, which calls it in a thread."""
 
     @functools.wraps(method)
     async def call(self: InThreads[C], /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -456,7 +470,7 @@ def in_thread(
 
 
 class AsyncApprovals(InThreads[Approvals]):
-    """`Approvals` for code on an event loop."""
+    """`Approvals` for asyncio code."""
 
     list = in_thread(Approvals.list)
     show = in_thread(Approvals.show)
@@ -465,7 +479,7 @@ class AsyncApprovals(InThreads[Approvals]):
 
 
 class AsyncChanges(InThreads[Changes]):
-    """`Changes` for code on an event loop."""
+    """`Changes` for asyncio code."""
 
     list = in_thread(Changes.list)
     show = in_thread(Changes.show)
@@ -475,7 +489,7 @@ class AsyncChanges(InThreads[Changes]):
 
 
 class AsyncEnvironments(InThreads[Environments]):
-    """`Environments` for code on an event loop."""
+    """`Environments` for asyncio code."""
 
     list = in_thread(Environments.list)
     show = in_thread(Environments.show)
@@ -485,7 +499,7 @@ class AsyncEnvironments(InThreads[Environments]):
 
 
 class AsyncClient(InThreads[Client]):
-    """A `Client` for code on an event loop."""
+    """A `Client` for asyncio code."""
 
     def __init__(self, core: Client) -> None:
         super().__init__(core)
@@ -504,7 +518,7 @@ class AsyncClient(InThreads[Client]):
     sessions = in_thread(Client.sessions)
 
     def session(self, **options: Any) -> AsyncRemoteSession:
-        """Open a Python there that keeps its variables: see `Client.session`."""
+        """Return a session on the service: see `Client.session`."""
         from .client_sessions import AsyncRemoteSession
 
         return AsyncRemoteSession(self.core, options)
@@ -512,7 +526,7 @@ class AsyncClient(InThreads[Client]):
     Session = session
 
     async def aclose(self) -> None:
-        """Close the connections. It can be used again."""
+        """Close the connections. The client can be used again."""
         self.core.close()
 
     async def __aenter__(self) -> AsyncClient:
@@ -523,7 +537,7 @@ class AsyncClient(InThreads[Client]):
 
 
 def _body(what: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
-    """The options of a run as the service takes them."""
+    """Return the body of a request for a run. Raises `InvalidRequest` for an unknown option."""
     must_be_known(options, _OPTIONS)
     limits = limits_of(options)
     plain = ("backend", "env", "environment", "expect", "label", "policy", "project", "reason", "secrets", "workspace")
@@ -541,7 +555,7 @@ def _body(what: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
 
 
 def must_be_known(options: Mapping[str, Any], known: Iterable[str]) -> None:
-    """Raise `InvalidRequest` for an option that a service does not take."""
+    """Raise `InvalidRequest` for an option that is not in `known`."""
     for name in options:
         if name not in known:
             raise InvalidRequest(
@@ -552,7 +566,7 @@ def must_be_known(options: Mapping[str, Any], known: Iterable[str]) -> None:
 
 
 def limits_of(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The limits that options name, with `timeout` and `memory` among them."""
+    """Return the limits among the options, including `timeout` and `memory`."""
     limits = dict(options.get("limits") or {})
     for short, name in (("timeout", "time"), ("memory", "memory")):
         if options.get(short) is not None:
@@ -561,12 +575,14 @@ def limits_of(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def files_of(given: Any) -> dict[str, Any]:
+    """Return files for a request: from a mapping of names to contents, or from paths. Raises `InvalidRequest`."""
     if isinstance(given, Mapping):
         return {os.fspath(name): content_of(content) for name, content in given.items()}
     return {Path(path).name: content_of(Path(path)) for path in given}
 
 
 def content_of(given: bytes | str | os.PathLike[str]) -> Any:
+    """Return content for a request: text as it is, bytes or the file at a path as base64. Raises `InvalidRequest`."""
     if isinstance(given, os.PathLike):
         try:
             given = Path(given).read_bytes()
@@ -585,7 +601,7 @@ def _json(data: bytes) -> Any:
 
 
 def result_of(shape: Any) -> Result:
-    """A result, as a service sends it."""
+    """Return the `Result` that a service sent. Raises `ServiceError` if it is malformed."""
     try:
         result = msgspec.convert(shape, Result)
     except msgspec.ValidationError as error:
@@ -596,7 +612,7 @@ def result_of(shape: Any) -> Result:
 
 
 def display_of(data: Mapping[str, Any]) -> Display:
-    """What code showed, as a service sends it: pictures are base64."""
+    """Return a display that a service sent, with pictures decoded from base64. Raises `ServiceError`."""
     try:
         return Display(
             data={

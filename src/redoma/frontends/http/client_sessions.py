@@ -1,7 +1,7 @@
-"""Sessions of a service as if they were here: the interface of `redoma.Session` and `redoma.AsyncSession`.
+"""Sessions of a service, with the interface of `redoma.Session` and `redoma.AsyncSession`.
 
-There is one implementation, the asynchronous one; `RemoteSession` drives it for ordinary code. Loaded when the first
-session is opened.
+There is one implementation, the asynchronous one; `RemoteSession` wraps it for synchronous code. The module is imported
+when the first session is made.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ async def _in_thread(call: Any) -> Any:
 class AsyncRemoteSession:
     """A session of a service. Use it as an asynchronous context manager, or call `aclose` when done.
 
-    It has what `redoma.AsyncSession` has, but for `apply`: two have to agree on changes of a service's project, so
-    `keep` them, and have another key apply them. `show` looks at it again.
+    It has the interface of `redoma.AsyncSession` except `apply`: changes to a service's project need two keys, so
+    `keep` them and let another key apply them. `show` fetches the session's current state.
     """
 
     def __init__(self, client: Client, options: dict[str, Any], *, shown: Any = None) -> None:
-        """`shown`: what the service says of it, if it is open already."""
+        """Make a session. `shown` is what the service returned for it, if it is open already."""
         plain.must_be_known(options, _OPTIONS)
         self._body = {name: options[name] for name in _PLAIN if options.get(name)}
         self._body |= {name: list(options[name]) for name in ("packages", "require") if options.get(name)}
@@ -72,7 +72,7 @@ class AsyncRemoteSession:
         self.files = AsyncRemoteFiles(self)
         """Its files."""
 
-    # --- its life ---
+    # --- state ---
 
     @property
     def id(self) -> str:
@@ -80,7 +80,7 @@ class AsyncRemoteSession:
         return "" if self._shown is None else str(self._shown["id"])
 
     async def open(self) -> None:
-        """Open it now; else the first use does. Raises `ServiceError` if the service refuses."""
+        """Open the session now; otherwise its first use does. Raises `ServiceError` if the service refuses."""
         async with self._opening:
             if self._closed:
                 raise ServiceError("the session has ended", why="it was closed", next="open another")
@@ -88,7 +88,7 @@ class AsyncRemoteSession:
                 self._shown = await _in_thread(lambda: self.client.request("POST", "/v1/sessions", self._body))
 
     async def show(self) -> Any:
-        """What the service says of it: state, why it has ended, when it was used."""
+        """Fetch and return the session's state, why it ended, and when it was last used."""
         if not self._closed:
             try:
                 self._shown = await self.ask("GET", "")
@@ -100,66 +100,66 @@ class AsyncRemoteSession:
 
     @property
     def alive(self) -> bool:
-        """Whether it has been opened and had not ended when it was last looked at: see `show`."""
+        """Whether it was opened and had not ended when its state was last fetched: see `show`."""
         return self._shown is not None and not self._closed and self._shown["state"] != "ended"
 
     @property
     def ended(self) -> str:
-        """Why it has ended, as far as it was looked at; empty if it has not."""
+        """Why it had ended when its state was last fetched; empty if it had not."""
         return "it was closed" if self._closed else "" if self._shown is None else str(self._shown["ended"])
 
     @property
     def isolation(self) -> Isolation:
-        """What stands between its code and the host of the service."""
+        """The isolation between its code and the host of the service."""
         return Isolation(layers={} if self._shown is None else self._shown["isolation"])
 
     async def interrupt(self) -> bool:
-        """Interrupt what runs, as Ctrl-C does. Returns whether something did."""
+        """Interrupt the current run, as Ctrl-C does. Return whether there was one."""
         return bool((await self.ask("POST", "/interrupt"))["interrupted"])
 
     async def complete(self, text: str, *, context: str = "main") -> list[str]:
-        """The names in a context that begin with `text`: see `AsyncSession.complete`."""
+        """Return the names in a context that begin with `text`: see `AsyncSession.complete`."""
         return list((await self.ask("POST", "/complete", {"text": text, "context": context}))["names"])
 
     async def restart(self) -> None:
-        """Have a new Python, without variables or processes of the old one."""
+        """Start a new Python, without the variables and processes of the old one."""
         self._shown = await self.ask("POST", "/restart")
 
     async def forget(self, context: str = "main") -> None:
-        """Drop the variables of a context, once no run goes on."""
+        """Drop the variables of a context once no run is active."""
         await self.ask("DELETE", f"/contexts/{quote(context, safe='')}")
 
     async def usage(self) -> SessionUsage:
-        """What its processes and files use now."""
+        """Return what its processes and files use now."""
         return _read(await self.ask("GET", "/usage"), SessionUsage)
 
     async def fork(self, n: int = 1) -> list[AsyncRemoteSession]:
-        """Copy it, as it is now, with its variables and files: see `AsyncSession.fork`. Close each copy when done."""
+        """Copy the session with its variables and files: see `AsyncSession.fork`. Close each copy when done."""
         copies = (await self.ask("POST", "/fork", {"n": n}))["sessions"]
         return [AsyncRemoteSession(self.client, {}, shown=shown) for shown in copies]
 
     # --- its project ---
 
     async def changes(self) -> Effect:
-        """What it has changed in its project so far (`workspace="overlay"`)."""
+        """Return what it has changed in its project so far (`workspace="overlay"`)."""
         return _read(await self.ask("GET", "/changes"), Effect)
 
     async def keep(self) -> Any:
-        """Keep what it has changed so far: what is returned has the `id` with which another key can apply it."""
+        """Keep what it has changed so far. Return the changes; by their `id` another key can apply them."""
         return await self.ask("POST", "/changes/keep")
 
     async def discard(self) -> None:
-        """Drop what it has changed in its project. Variables and its other files stay."""
+        """Discard what it has changed in its project. Variables and other files stay."""
         await self.ask("POST", "/changes/discard")
 
     async def aclose(self) -> None:
-        """End it: nothing of it is left when this returns. Safe to call twice."""
+        """End the session; nothing of it is left when this returns. Safe to call twice."""
         closed, self._closed = self._closed, True
         if self._shown is not None and not closed:
             try:
                 await _in_thread(lambda: self.client.request("DELETE", f"/v1/sessions/{self.id}"))
             except ServiceError as error:
-                if error.status != 404:  # it has been forgotten
+                if error.status != 404:  # 404: the service has forgotten it
                     raise
 
     async def __aenter__(self) -> AsyncRemoteSession:
@@ -170,12 +170,12 @@ class AsyncRemoteSession:
         await self.aclose()
 
     async def ask(self, method: str, below: str, body: Any = None) -> Any:
-        """Send a request about it; it is opened first if need be."""
+        """Send a request about the session and return the JSON answer. Opens the session if needed."""
         await self.open()
         return await _in_thread(lambda: self.client.request(method, f"/v1/sessions/{self.id}{below}", body))
 
     async def fetch(self, method: str, below: str) -> tuple[bytes, Any]:
-        """As `ask`, for an answer that is no JSON: its body and its headers."""
+        """Send a request like `ask`, and return the raw body and the headers of the answer."""
         await self.open()
         path = f"/v1/sessions/{self.id}{below}"
         return cast("tuple[bytes, Any]", await _in_thread(lambda: self.client.fetch(method, path)))
@@ -183,7 +183,7 @@ class AsyncRemoteSession:
     # --- runs ---
 
     async def run(self, /, code: str, language: Language = "python", **options: Any) -> Result:
-        """Run source text there and return its `Result`. Options are those of `Session.run`."""
+        """Run source text in the session and return its `Result`. Options are those of `Session.run`."""
         return await self._run({"code": code, "language": language}, options)
 
     async def bash(self, /, script: str, **options: Any) -> Result:
@@ -191,18 +191,20 @@ class AsyncRemoteSession:
         return await self.run(script, "bash", **options)
 
     async def javascript(self, /, code: str, **options: Any) -> Result:
-        """Run JavaScript, in a process of its own: files stay, variables don't."""
+        """Run JavaScript in a separate process: files stay, variables don't."""
         return await self.run(code, "javascript", **options)
 
     async def command(self, /, command: str | Iterable[str], **options: Any) -> Result:
-        """Run a command: a text is a line of Bash, a list is a program and its arguments."""
+        """Run a command: a string is a line of Bash, a list is a program and its arguments."""
         if isinstance(command, str):
             return await self.run(command, "bash", **options)
         return await self._run({"argv": list(command), "language": "command"}, options)
 
     def stream(self, code: str, language: Language = "python", **options: Any) -> AsyncRemoteSessionRun:
-        """Run source text there and follow it: `async for event in run` (a `Chunk` or a `Display`), then `run.result`.
-        Left early, with `aclose` or by the end of its block, the run is interrupted."""
+        """Return a run to follow: `async for event in run` (a `Chunk` or a `Display`), then `run.result`.
+
+        Calling `aclose` or leaving the `async with` block before the end interrupts the run.
+        """
         return self._stream({"code": code, "language": language}, options)
 
     def stream_command(self, argv: Iterable[str], **options: Any) -> AsyncRemoteSessionRun:
@@ -234,7 +236,7 @@ class AsyncRemoteSession:
         size: tuple[int, int] | None = None,
         **options: Any,
     ) -> AsyncRemoteProcess:
-        """Start a command in the background there: see `AsyncSession.start`. Raises `Refused` if policy said no."""
+        """Start a command in the background: see `AsyncSession.start`. Raises `Refused` if it was not allowed."""
         plain.must_be_known(options, _PROCESS_OPTIONS)
         body: dict[str, Any] = {"command": command if isinstance(command, str) else list(command)}
         body |= {name: value for name, value in options.items() if value}
@@ -269,7 +271,7 @@ def _run_body(what: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
 
 
 class AsyncRemoteSessionRun:
-    """A run in a session of a service to follow: what it prints and shows, in order; then its `result`."""
+    """A run in a session of a service: yields its output and displays in order, then has a `result`."""
 
     def __init__(self, session: AsyncRemoteSession, body: dict[str, Any]) -> None:
         self._session, self._body = session, body
@@ -279,12 +281,13 @@ class AsyncRemoteSessionRun:
 
     @property
     def result(self) -> Result:
+        """The result, once the run has ended. Raises `ServiceError` before."""
         if self._result is None:
             raise ServiceError("there is no result", why="the run goes on, or was left early", next="read all of it")
         return self._result
 
     async def next_event(self) -> Event | None:
-        """The next piece of output or display; None when the run has ended and everything was given."""
+        """Return the next output or display; None after the last. Raises `ServiceError` if there is no result."""
         if self._lines is None:
             session = self._session
             await session.open()
@@ -314,7 +317,7 @@ class AsyncRemoteSessionRun:
         return None
 
     async def aclose(self) -> None:
-        """Leave it: the service interrupts the run."""
+        """Stop following the run; the service interrupts it if it still runs."""
         self._over = True
         if self._lines is not None:
             self._lines.close()
@@ -336,22 +339,22 @@ class AsyncRemoteSessionRun:
 
 
 class AsyncRemoteProcess(AsyncProcess):
-    """A process in the background of a session of a service. What changes it is awaited: `await process.signal(2)`."""
+    """A background process in a session of a service. Calls that change it are awaited: `await process.signal(2)`."""
 
     def __init__(self, session: AsyncRemoteSession, shown: Any) -> None:
         super().__init__("the session", cast("AsyncExecutor", None), cast("Submission", None), None)
         self._session, self.id = session, str(shown["id"])
         self.pid = int(shown["pid"])
-        """Its process id inside, as the session says."""
+        """Its process id inside the session, as the session reports it."""
         self._task = asyncio.get_running_loop().create_task(self._follow())
-        # That it has no result is told by `wait` and `result`, and is no news if nobody asks.
+        # `wait` and `result` raise the error; without a call of them it needs no warning.
         self._task.add_done_callback(lambda task: task.cancelled() or task.exception())
 
     async def _follow(self) -> Result:
         events: asyncio.Queue[tuple[str, Any] | Exception | None] = asyncio.Queue()
         lines = await _in_thread(lambda: plain.EventLines(self._session.client, f"/v1/runs/{self.id}/events"))
         loop = asyncio.get_running_loop()
-        # A thread of its own: the loop has few, and this one waits for as long as the process lives.
+        # A separate thread: the loop's pool is small, and this one waits as long as the process lives.
         threading.Thread(target=_pass_on, args=(lines, loop, events.put_nowait), daemon=True).start()
         result, note, followed = None, "", False
         try:
@@ -364,7 +367,7 @@ class AsyncRemoteProcess(AsyncProcess):
                     self._printed[data["stream"]].add(data["text"])
                 elif name == "result":
                     result = plain.result_of(data)
-                    if not followed:  # it had ended before we asked: the service has its result alone
+                    if not followed:  # no output events: take it from the result
                         self._printed["stdout"].add(result.stdout)
                         self._printed["stderr"].add(result.stderr)
                 elif name == "state":
@@ -378,14 +381,14 @@ class AsyncRemoteProcess(AsyncProcess):
         return result
 
     async def start(self) -> None:
-        """It was started by the session: raises `InvalidRequest`."""
+        """Raise `InvalidRequest`: the session has started it already."""
         raise self._unstartable()
 
     async def write_stdin(self, data: str | bytes) -> None:
-        """Send it input. Waits while much of it is unread."""
+        """Write to its input. Wait while much of it is unread."""
         await self._tell("input", data.encode() if isinstance(data, str) else bytes(data))
 
-    async def close_stdin(self) -> None:  # type: ignore[override] # a request, which takes time
+    async def close_stdin(self) -> None:  # type: ignore[override] # asynchronous here: it sends a request
         """Close its input."""
         await self._tell("input?end=true", b"")
 
@@ -394,13 +397,13 @@ class AsyncRemoteProcess(AsyncProcess):
         await self._tell("signal", {"signal": number})
 
     async def resize(self, rows: int, columns: int) -> None:
-        """Its terminal, if it has one, has another size from now on."""
+        """Set the size of its terminal, if it has one."""
         await self._tell("resize", {"rows": rows, "columns": columns})
 
     async def close(self) -> None:
         """End it if it still runs. Safe to call twice."""
         if not self.started().done():
-            with suppress(ServiceError):  # the session is gone, and it with the session
+            with suppress(ServiceError):  # the session has ended, and the process with it
                 await _in_thread(lambda: self._session.client.cancel(self.id))
         await super().close()
 
@@ -409,7 +412,7 @@ class AsyncRemoteProcess(AsyncProcess):
 
 
 def _pass_on(lines: plain.EventLines, loop: asyncio.AbstractEventLoop, put: Callable[[Any], None]) -> None:
-    """Pass events on to a loop, then None; or what went wrong."""
+    """Pass events to a loop, then None, or the `ServiceError` that ended them."""
     with suppress(RuntimeError):  # the loop is closed
         try:
             for event in lines:
@@ -420,7 +423,7 @@ def _pass_on(lines: plain.EventLines, loop: asyncio.AbstractEventLoop, put: Call
 
 
 class AsyncRemoteFiles(AsyncFiles):
-    """Files of a session of a service: as those of a session here, but for how an operation gets there."""
+    """Files of a session of a service: like those of a local session, but each operation is an HTTP request."""
 
     def __init__(self, session: AsyncRemoteSession) -> None:
         self._remote = session
@@ -451,7 +454,7 @@ class AsyncRemoteFiles(AsyncFiles):
 
 
 class _Loop:
-    """What drives the sessions of clients in ordinary code: one event loop for all of them."""
+    """One event loop that drives the sessions of all clients in synchronous code."""
 
     _made: SharedLoop | None = None
     _owner = 0
@@ -468,10 +471,11 @@ _loop = cast("Executor", _Loop())
 
 
 class RemoteSessionRun(Driven[AsyncRemoteSessionRun]):
-    """A run in a session of a service to follow: what it prints and shows, in order; then its `result`."""
+    """A run in a session of a service: yields its output and displays in order, then has a `result`."""
 
     @property
     def result(self) -> Result:
+        """The result, once the run has ended. Raises `ServiceError` before."""
         return self.core.result
 
     next_event = driven(AsyncRemoteSessionRun.next_event)
@@ -483,7 +487,7 @@ class RemoteSessionRun(Driven[AsyncRemoteSessionRun]):
 
 
 class RemoteProcess(Driven[AsyncRemoteProcess]):
-    """A process in the background of a session of a service: talk to it, `wait` for it, `close` it."""
+    """A background process in a session of a service: write to it, `wait` for it, `close` it."""
 
     write_stdin = driven(AsyncRemoteProcess.write_stdin)
     close_stdin = driven(AsyncRemoteProcess.close_stdin)
@@ -496,26 +500,28 @@ class RemoteProcess(Driven[AsyncRemoteProcess]):
         return Output(self.core.stdout_stream(), _loop)
 
     def stderr_stream(self) -> Output:
+        """Return its error stream."""
         return Output(self.core.stderr_stream(), _loop)
 
     def wait(self) -> int:
-        """Wait for its end. Returns its exit status as in a shell."""
+        """Wait for its end. Return its exit status as in a shell."""
         return _loop.wait(self.core.wait())
 
     @property
     def pid(self) -> int:
-        """Its process id inside, as the session says."""
+        """Its process id inside the session, as the session reports it."""
         return self.core.pid
 
     @property
     def result(self) -> Result:
-        """The result, when it has ended. Raises `RedomaError` before."""
+        """The result, once it has ended. Raises `RedomaError` before."""
         return self.core.result
 
 
 class RemoteSession(Driven[AsyncRemoteSession]):
-    """A session of a service, with what `redoma.Session` has but `apply`: see `AsyncRemoteSession`. Use it as a context
-    manager, or call `close` when done.
+    """A session of a service, with the interface of `redoma.Session` except `apply`: see `AsyncRemoteSession`.
+
+    Use it as a context manager, or call `close` when done.
     """
 
     def __init__(self, core: AsyncRemoteSession) -> None:
@@ -540,7 +546,7 @@ class RemoteSession(Driven[AsyncRemoteSession]):
     close = driven_end(AsyncRemoteSession.aclose)
 
     def stream(self, code: str, language: Language = "python", **options: Any) -> RemoteSessionRun:
-        """Run source text there and follow it: `with … as run`, `for event in run`, then `run.result`."""
+        """Return a run to follow: `with … as run`, `for event in run`, then `run.result`."""
         return RemoteSessionRun(self.core.stream(code, language, **options), _loop)
 
     def stream_command(self, argv: Iterable[str], **options: Any) -> RemoteSessionRun:
@@ -548,22 +554,23 @@ class RemoteSession(Driven[AsyncRemoteSession]):
         return RemoteSessionRun(self.core.stream_command(argv, **options), _loop)
 
     def start(self, command: str | Iterable[str], **options: Any) -> RemoteProcess:
-        """Start a command in the background there: see `AsyncRemoteSession.start`."""
+        """Start a command in the background: see `AsyncRemoteSession.start`."""
         return RemoteProcess(_loop.wait(self.core.start(command, **options)), _loop)
 
     def fork(self, n: int = 1) -> list[RemoteSession]:
-        """Copy it, as it is now: see `AsyncRemoteSession.fork`."""
+        """Copy the session: see `AsyncRemoteSession.fork`."""
         return [RemoteSession(core) for core in _loop.wait(self.core.fork(n))]
 
     @property
     def id(self) -> str:
+        """Its id; opens the session if needed."""
         if not self.core.id:
             self.open()
         return self.core.id
 
     @property
     def alive(self) -> bool:
-        """Whether it has been opened and has not ended."""
+        """Whether it was opened and has not ended."""
         with suppress(RedomaError):
             if self.core.id:
                 self.show()
@@ -579,7 +586,7 @@ class RemoteSession(Driven[AsyncRemoteSession]):
 
     @property
     def isolation(self) -> Isolation:
-        """What stands between its code and the host of the service."""
+        """The isolation between its code and the host of the service."""
         return self.core.isolation
 
     def __enter__(self) -> RemoteSession:

@@ -1,7 +1,7 @@
-"""API keys: made and shown once, kept as a hash, found again by what a caller sends.
+"""API keys: shown once when they are created, stored as a hash, and found by the text that a caller sends.
 
-A key reads `rdm_ID_SECRET`. The ID finds its row; of the secret (256 random bits) only the SHA-256 is kept. No slow
-hash is needed: there is nothing to guess.
+A key reads `rdm_ID_SECRET`. The ID finds its row; only the SHA-256 of the secret is stored. A slow hash is not needed,
+because 256 random bits can't be guessed.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
     import sqlite3
 
 Scope = Literal["run", "approve", "audit", "admin"]
-"""Run code and see one's own runs; answer what others have asked; read the audit log and everybody's runs; all of that,
-and keys."""
+"""`run`: run code and see one's own runs; `approve`: answer approvals that other keys asked for; `audit`: read the
+audit log and all runs; `admin`: all of that, and manage keys."""
 SCOPES: tuple[Scope, ...] = get_args(Scope)
 
 _FORM = re.compile(r"rdm_([0-9a-f]{12})_([A-Za-z0-9_-]{43})\Z")
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,39}\Z")
 _PREFIX = re.compile(r"[0-9a-f]{6,12}\Z")
 _REMEMBERED = 1.0
-"""Seconds for which a key that was found is not looked up again: a key that was revoked is refused after this."""
+"""Seconds for which a key that was found is cached. If another process revokes it, it is refused after this time."""
 _MAX_REMEMBERED = 10_000
 
 
@@ -46,28 +46,30 @@ class Key(msgspec.Struct, frozen=True, kw_only=True):
     expires: datetime | None = None
     revoked: datetime | None = None
     concurrency: int = 16
-    """Runs of this key at one time."""
+    """Maximum number of runs of this key at one time."""
     rate: float = 50.0
-    """Requests a second; twice as many at once."""
+    """Requests per second on average; up to twice as many in a burst."""
 
     def may(self, scope: Scope) -> bool:
+        """Return whether the key has a scope; `admin` includes all others."""
         return scope in self.scopes or "admin" in self.scopes
 
     @property
     def requester(self) -> str:
-        """Who it is in requests, approvals and the audit log. No user of the host has such a name."""
+        """The key's name in requests, approvals and the audit log. No user of the host has such a name."""
         return f"key:{self.name}"
 
     def owns(self, requester: str) -> bool:
-        """Whether a request was made with this key, by whatever way in: what follows the name says which client."""
-        return requester == self.requester or requester.startswith(f"{self.requester} ")  # no name has a space
+        """Return whether a request was made with this key, through any interface: some add a suffix after a space."""
+        return requester == self.requester or requester.startswith(f"{self.requester} ")  # a key's name has no space
 
     def is_good(self, now: float) -> bool:
+        """Return whether the key is neither revoked nor expired."""
         return self.revoked is None and (self.expires is None or now < self.expires.timestamp())
 
 
 class Keys:
-    """The keys in a database. Every method raises `StoreError` if that can't be used."""
+    """The keys in a database. Every method raises `StoreError` if the database can't be used."""
 
     def __init__(self, store: Store, *, now: Callable[[], float] = time.time) -> None:
         self._store, self._now = store, now
@@ -82,7 +84,10 @@ class Keys:
         concurrency: int = 16,
         rate: float = 50.0,
     ) -> tuple[Key, str]:
-        """Make a key. Returns it and its text, which can't be had again. Raises `InvalidRequest`."""
+        """Create a key that expires after `seconds`, if given. Return it and its text, which is not stored.
+
+        Raises `InvalidRequest` for a bad or known name, an unknown scope, or a limit that is not positive.
+        """
         chosen: Any = tuple(scope for scope in SCOPES if scope in set(scopes))
         if not _NAME.match(name):
             raise InvalidRequest(
@@ -132,18 +137,18 @@ class Keys:
         return key, f"rdm_{id}_{secret}"
 
     def list(self) -> list[Key]:
-        """All keys, also those that are revoked or expired, oldest first."""
+        """Return all keys, including revoked and expired ones, oldest first."""
         if not self._store.exists:
             return []
         with self._store.reading() as db:
             return [_key(row) for row in db.execute("SELECT * FROM keys ORDER BY created, id")]
 
     def any_good(self) -> bool:
-        """Whether somebody could get in."""
+        """Return whether there is at least one valid key."""
         return any(key.is_good(self._now()) for key in self.list())
 
     def revoke(self, which: str) -> Key:
-        """Revoke a key, named by its name or by 6 digits or more of its id. Raises `InvalidRequest`."""
+        """Revoke a key, by its name or at least 6 digits of its id, and end its logins. Raises `InvalidRequest`."""
         with self._store.writing() as db:
             rows = [_key(row) for row in db.execute("SELECT * FROM keys")]
             found = [key for key in rows if key.name == which] or [
@@ -161,7 +166,7 @@ class Keys:
             return _key(db.execute("SELECT * FROM keys WHERE id = ?", (found[0].id,)).fetchone())
 
     def authenticate(self, text: str) -> Key | None:
-        """The key that somebody has sent; None if there is none such, or it is revoked or expired."""
+        """Return the key for the text that a caller sent; None if it is unknown, revoked or expired."""
         form = _FORM.match(text)
         if form is None:
             return None
@@ -171,7 +176,7 @@ class Keys:
         return known[1] if known[1].is_good(self._now()) else None
 
     def get(self, id: str) -> Key | None:  # noqa: A002 - the column's name
-        """A key by its id, if it is good."""
+        """Return the key with this id; None if it is unknown, revoked or expired."""
         known = self._load(id)
         return known[1] if known and known[1].is_good(self._now()) else None
 
@@ -192,7 +197,7 @@ class Keys:
     # --- logins ---
 
     def log_in(self, key: Key, seconds: float) -> str:
-        """Make a login of the dashboard; returns its token, of which a hash is kept."""
+        """Create a login to the dashboard for this many seconds. Return its token, of which only a hash is stored."""
         token, now = secrets.token_urlsafe(32), self._now()
         with self._store.writing() as db:
             db.execute("DELETE FROM logins WHERE expires < ?", (now,))
@@ -200,7 +205,7 @@ class Keys:
         return token
 
     def logged_in(self, token: str) -> Key | None:
-        """The key that somebody has logged in with, if it is still good."""
+        """Return the key of a login; None if the login or the key is no longer valid."""
         with self._store.reading() as db:
             found = db.execute(
                 "SELECT key FROM logins WHERE hash = ? AND expires > ?", (_hash(token), self._now())
@@ -208,6 +213,7 @@ class Keys:
         return self.get(found["key"]) if found else None
 
     def log_out(self, token: str) -> None:
+        """End a login."""
         with self._store.writing() as db:
             db.execute("DELETE FROM logins WHERE hash = ?", (_hash(token),))
 

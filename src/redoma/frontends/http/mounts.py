@@ -1,8 +1,8 @@
-"""Other interfaces that the service has beside its own routes: ASGI applications, each below an address.
+"""Further interfaces of the service beside its own routes: ASGI applications, each below a path.
 
-A module that has one is named in `MOUNTS`. It has a function `mount(service) -> Mount`, which is called once, before
-the service is started. Its application answers for itself who may do what: `service.keys.authenticate(text)` finds the
-key that somebody has sent, and `service.take_rate(key)` counts the request.
+`MOUNTS` names the modules. Each has a function `mount(service) -> Mount`, which is called once, before the service is
+started. The application has to check itself who may do what: `service.keys.authenticate(text)` finds the key that was
+sent, and `service.take_rate(key)` counts the request.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ if TYPE_CHECKING:
     from .service import Service
 
 MOUNTS: tuple[str, ...] = ("redoma.frontends.mcp.http", "redoma.frontends.e2b.mount", "redoma.frontends.e2b.signed")
-"""Modules, each with a function `mount`. One whose own packages are not installed is left out."""
+"""Modules, each with a function `mount`. A module is skipped if a package that it needs is not installed."""
 
 
 class Mount(NamedTuple):
-    """An application, and where it is."""
+    """An application and its path."""
 
     path: str
-    """Such as `/mcp`. The application gets what is below it."""
+    """Such as `/mcp`. The application gets all requests below it."""
     app: Callable[[Any, Any, Any], Any]
     """Called with scope, receive and send."""
     lifespan: Callable[[], AbstractAsyncContextManager[Any]] | None = None
-    """Entered once the service has been started, left before it is stopped."""
+    """Entered after the service was started, and left before it is stopped."""
 
 
 def mounted(service: Service) -> Iterator[Mount]:
-    """The applications of this service."""
+    """Yield the mounts of this service."""
     for name in MOUNTS:
         try:
             module = importlib.import_module(name)

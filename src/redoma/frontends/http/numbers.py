@@ -1,4 +1,4 @@
-"""Numbers of this server over the last hour, for the dashboard: cells and memory."""
+"""Measurements of this server over the last hour, for the dashboard: cells and memory."""
 
 from __future__ import annotations
 
@@ -21,16 +21,17 @@ class Sample(NamedTuple):
 
     time: float
     ready: int
-    """Cells and containers that wait for a run, armed."""
+    """Prepared cells and containers that wait for a run."""
     used: int
+    """Cells and containers that execute a run."""
     memory: int
-    """Bytes of the server itself."""
+    """Resident bytes of the server process."""
     cells: int
-    """Bytes of the processes below it that they share with nobody."""
+    """Resident bytes of its descendant processes, without shared pages."""
 
 
 class Numbers:
-    """Takes a sample every ten seconds, and keeps those of the last hour."""
+    """Take a sample every ten seconds and keep those of the last hour."""
 
     def __init__(self) -> None:
         self.samples: deque[Sample] = deque(maxlen=_KEPT)
@@ -54,7 +55,7 @@ def sample() -> Sample:
 
 
 def _memory() -> tuple[int, int]:
-    """Bytes of this process, and those that processes below it have for themselves."""
+    """Return the resident bytes of this process, and those of its descendants without shared pages."""
     parents: dict[int, int] = {}
     for entry in os.listdir("/proc"):
         if entry.isdigit():

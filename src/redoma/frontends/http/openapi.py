@@ -1,7 +1,7 @@
-"""The OpenAPI document, made from the routes and from the structs that they take and return.
+"""Build the OpenAPI document from the routes and the structs that they take and return.
 
-Litestar can make one, but not of our structs: it fails on a default that is a mapping, and it knows none of the bounds
-that msgspec checks. msgspec describes exactly what it accepts.
+Litestar's own generator can't handle our structs: it fails on a default that is a mapping, and it does not know the
+bounds that msgspec checks. msgspec describes exactly what it accepts.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _REF = "#/components/schemas/{name}"
 
 
 def document(app: Litestar) -> dict[str, Any]:
-    """The document of every route that is to be in it."""
+    """Return the OpenAPI document of all routes that have a tag and are not excluded."""
     handlers = [
         (route.path_format, method, handler)
         for route in app.routes
@@ -81,7 +81,7 @@ def _hints(handler: HTTPRouteHandler) -> dict[str, Any]:
 
 
 def _function(handler: HTTPRouteHandler) -> Any:
-    """The function itself, also of a handler that is not asynchronous, which litestar wraps."""
+    """Return the handler's own function; litestar wraps those that are not asynchronous."""
     function: Any = handler.fn
     while hasattr(function, "func"):
         function = function.func
@@ -89,7 +89,7 @@ def _function(handler: HTTPRouteHandler) -> Any:
 
 
 def name_of(handler: HTTPRouteHandler) -> str:
-    """The name of an operation."""
+    """Return the name of an operation: that of its function."""
     name: str = _function(handler).__name__
     return name
 

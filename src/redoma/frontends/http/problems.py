@@ -1,7 +1,7 @@
-"""Errors as answers: what happened, why, what to do next.
+"""Turn errors into answers: what happened, why, what to do next.
 
-Only what is about the caller's own request is told in full. What is about this host (a disk, a database, a project's
-directory) is told in general words here and in full in the log: nothing of it is the caller's business.
+Only errors about the caller's own request are described in full. Errors of this host (its storage, its sandbox, a bug)
+are described in general words, because callers must not learn details of the host; the log names the kind of error.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _PATH = re.compile(r"(?<![\w.:/])/(?:[\w.@+-]+/)+[\w.@+-]*")
 
 
 class Answered(RedomaError):
-    """An answer that is no success, said by us."""
+    """An error with an HTTP status, which is sent to the caller as it is."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class Answered(RedomaError):
         what: str,
         *,
         why: str = "",
-        next: str = "",  # noqa: A002 - as of every error
+        next: str = "",  # noqa: A002 - as in every error
         retry: int = 0,
         code: str = "",
     ) -> None:
@@ -53,6 +53,7 @@ class Answered(RedomaError):
 
 
 def no_key() -> Answered:
+    """Return the error for a request without a valid key (401)."""
     return Answered(
         401,
         "this needs a key",
@@ -62,19 +63,22 @@ def no_key() -> Answered:
 
 
 def not_allowed(scope: str) -> Answered:
+    """Return the error for a key that lacks a scope (403)."""
     return Answered(403, "this key may not do that", why=f"it lacks the scope {scope}", next="use a key that has it")
 
 
 def not_found(what: str) -> Answered:
+    """Return the error for something that does not exist or that the key may not see (404)."""
     return Answered(404, f"there is no such {what}", next="check the id; a key finds only what it may see")
 
 
 def too_many(why: str, retry: int = 1) -> Answered:
+    """Return the error for too many requests (429). `retry`: seconds after which to try again."""
     return Answered(429, "too many requests", why=why, next="try again later", retry=max(1, retry))
 
 
 def problem_of(error: Exception) -> tuple[int, Problem, int]:
-    """The status, the answer, and the seconds after which to try again (0: not said)."""
+    """Return the status, the answer, and the seconds after which to try again (0: none given)."""
     match error:
         case Answered():
             said = Problem(error=error.what, why=error.why, next=error.next, code=error.code)
@@ -85,7 +89,7 @@ def problem_of(error: Exception) -> tuple[int, Problem, int]:
             return 409, _told(error), 0
         case ApprovalError() | WorkspaceError():
             return 409, _told(error), 0
-        case BackendUnavailable():  # what this host lacks, as results of runs say too
+        case BackendUnavailable():  # what this host lacks; results of runs name it too
             return 503, _told(error), 60
         case StoreError() | AuditError() | BackendError():
             tell(ERROR, "service.failed", error=type(error).__name__)
@@ -97,7 +101,7 @@ def problem_of(error: Exception) -> tuple[int, Problem, int]:
             return 503, words, 5
         case ValidationException():
             return 400, Problem(error="the request can't be read", why=_validation(error)), 0
-        case InternalServerException():  # litestar's word for a client that went away while it sent its request
+        case InternalServerException():  # litestar raises it if a client disconnects while it sends its request
             return 400, Problem(error="the request ended early"), 0
         case HTTPException() if error.status_code < 500:
             return error.status_code, Problem(error=_STATUS.get(error.status_code, "the request can't be answered")), 0
@@ -117,7 +121,7 @@ _STATUS = {
 
 
 def answer(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
-    """The answer to an error, for litestar."""
+    """Return the response to an error; litestar's exception handler."""
     status, problem, retry = problem_of(error)
     headers = {"Retry-After": str(retry)} if retry else {}
     if status == 401:
@@ -128,7 +132,7 @@ def answer(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]
 
 
 def _where(error: Exception) -> str:
-    """The place in our code, for the log."""
+    """Return the file name and line where the error was raised, for the log."""
     frames = traceback.extract_tb(error.__traceback__)
     return f"{os.path.basename(frames[-1].filename)}:{frames[-1].lineno}" if frames else ""
 
@@ -137,9 +141,9 @@ def _told(error: RedomaError) -> Problem:
     return Problem(error=without_paths(error.what), why=without_paths(error.why), next=without_paths(error.next))
 
 
-@functools.lru_cache(maxsize=500)  # most are the same each time: what a cell found in force
+@functools.lru_cache(maxsize=500)  # most texts repeat: the isolation layers of cells
 def without_paths(text: str) -> str:
-    """The text without absolute paths of this host, and short."""
+    """Return the text, sanitised, with absolute paths replaced, and cut if it is long."""
     text = _PATH.sub("[path]", sanitise(text))
     return text if len(text) <= _MAX_TEXT else f"{text[:_MAX_TEXT]}…"
 

@@ -1,4 +1,4 @@
-"""Listening: where, with which limits, and stopping when told to."""
+"""Listen on an address with limits on requests and connections, and stop on a signal."""
 
 from __future__ import annotations
 
@@ -23,26 +23,29 @@ from .app import build
 from .service import Service
 
 Application = Callable[[Any, Any, Any], Any]
-"""Called with scope, receive and send."""
+"""An ASGI application: called with scope, receive and send."""
 DEFAULT_HOST, DEFAULT_PORT = "127.0.0.1", 8800
 _REQUEST_SECONDS = 30.0
-"""How long a request may take to arrive, from its first byte to its last."""
+"""How long a request may take to arrive, from its first byte (or, the first request, from the connection) on."""
 _MAX_HEADERS = 32 << 10
 _MAX_PIECE = 16 << 10
-"""Bytes that are read of one connection in one turn of the event loop: parsing many tiny chunks is slow."""
+"""Maximum bytes read from one connection in one turn of the event loop: parsing many tiny chunks is slow."""
 _MAX_CONNECTIONS = 1000
 _EVENTS = 3.0
-"""Seconds that connections get to end beyond the time that runs get."""
+"""Seconds that connections get to close, in addition to the time that runs get to end."""
 
 
 class Connection(H11Protocol):
-    """A connection of one client. h11 is strict about what a request is, so that two readers can't differ over where
-    one ends; and a request that does not arrive in time is dropped, so that slow clients can't hold connections."""
+    """A client's connection.
+
+    h11 parses requests strictly, so that two parsers can't disagree about where a request ends. A connection whose
+    request does not arrive in time is dropped, so that slow clients can't hold connections.
+    """
 
     _timer: asyncio.TimerHandle | None = None
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn has it
-        transport.max_size = _MAX_PIECE  # type: ignore[attr-defined] # asyncio reads 256 KiB at once otherwise
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # uvicorn's own signature
+        transport.max_size = _MAX_PIECE  # type: ignore[attr-defined] # asyncio's default is 256 KiB
         super().connection_made(transport)
         self._watch()
 
@@ -72,7 +75,7 @@ class Connection(H11Protocol):
 
 
 class _Server(uvicorn.Server):
-    """uvicorn's server, which tells the service when it is to stop, and ends without raising the signal again."""
+    """uvicorn's server; it also drains the service on a signal, and does not raise the signal again at its end."""
 
     def __init__(self, config: uvicorn.Config, service: Service, ready: Callable[[], None]) -> None:
         super().__init__(config)
@@ -98,19 +101,19 @@ class _Server(uvicorn.Server):
                 loop.remove_signal_handler(number)
 
     def handle_exit(self, sig: int, frame: Any) -> None:
-        if self.should_exit:  # a second time: at once
+        if self.should_exit:  # the second signal: don't wait for runs
             self._service.give_up()
         self._service.drain()
         self.should_exit = True
 
 
 def listen(host: str, port: int, path: Path | None) -> socket.socket:
-    """A socket to listen on. Raises `ConfigError` if there can be none."""
+    """Return a socket bound to `path`, or without one to `host` and `port`. Raises `ConfigError` if that fails."""
     try:
         if path is not None:
             return listen_private(path)
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        # By its protocol asyncio knows that it may switch Nagle's algorithm off, which would hold answers up by 40 ms.
+        # Only if the protocol is given does asyncio switch off Nagle's algorithm, which would delay answers by 40 ms.
         listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind((host, port))
@@ -125,7 +128,7 @@ def listen(host: str, port: int, path: Path | None) -> socket.socket:
 
 
 def is_local(host: str) -> bool:
-    """Whether only this machine can connect to an address. Raises `InvalidRequest` for a name that is no address."""
+    """Return whether only this machine can connect to `host`. Raises `InvalidRequest` if it is not an IP address."""
     try:
         return ipaddress.ip_address("127.0.0.1" if host == "localhost" else host).is_loopback
     except ValueError:
@@ -135,13 +138,15 @@ def is_local(host: str) -> bool:
 
 
 def _is_news(record: logging.LogRecord) -> bool:
-    """Return whether a message of uvicorn is worth showing. E2B's interface leaves an answer unfinished on purpose when
-    a sandbox is killed, because the SDK expects that."""
+    """Return whether to log a message of uvicorn: not that a response is incomplete.
+
+    The E2B interface leaves a response incomplete on purpose when a sandbox is killed, because the SDK expects that.
+    """
     return "without completing response" not in record.getMessage()
 
 
 def _by_port(main: Any, others: dict[int, Application]) -> Any:
-    """One application that is another on some ports."""
+    """Return an application that passes requests on the ports in `others` to those applications, the rest to `main`."""
     if not others:
         return main
 
@@ -161,10 +166,13 @@ def serve(
     more: Mapping[int, Application] | None = None,
     ready: Callable[[str, list[str]], None] = lambda url, others: None,
 ) -> None:
-    """Serve until SIGTERM or SIGINT. `more` are applications with ports of their own, at the same address. `ready` is
-    called with the URL, and those of `more`, once connections are accepted.
+    """Serve until SIGTERM or SIGINT.
 
-    Raises `ConfigError` for an address that others can reach, unless there is a key: without one nobody could use it.
+    `more` are further applications by port, at the same address. Once connections are accepted, `ready` is called with
+    the service's URL and a list of the URLs of `more`.
+
+    Raises `ConfigError` if the service can't listen or start, or if other machines can reach the address and there is
+    no valid key: without one nobody could use the service.
     """
     if path is None and not is_local(host) and not service.keys.any_good():
         raise ConfigError(
@@ -202,7 +210,7 @@ def serve(
         server = _Server(config, service, lambda: ready(url, urls))
         try:
             asyncio.run(server.serve(sockets=sockets))
-        except SystemExit:  # how uvicorn says that the application could not start
+        except SystemExit:  # uvicorn exits if the application could not start
             raise ConfigError("the service could not start", why=service.failure, next="fix that first") from None
     finally:
         for each in sockets:

@@ -1,4 +1,4 @@
-"""Runs of the service: accepted, queued, driven through the executor, followed, cancelled, and accounted for."""
+"""The service's runs: accept, queue, execute, follow, cancel and store them."""
 
 from __future__ import annotations
 
@@ -42,21 +42,21 @@ if TYPE_CHECKING:
     from ...sessions.session import AsyncSessionProcess, AsyncSessionRun
 
 _FLUSH = 0.5
-"""Seconds between writes of runs that are not durable, several at once."""
+"""Seconds between batched writes of runs that are not durable."""
 _LOOK = 0.5
-"""Seconds between looks for answers to approvals that runs wait for."""
+"""Seconds between checks for answers to the approvals that runs wait for."""
 _PRUNE = 60.0
 MAX_KEPT = 1 << 30
-"""Bytes of results that are kept; the oldest go first."""
+"""Maximum bytes of stored requests and results; above it, the oldest ended runs are deleted."""
 _ID = re.compile(r"[0-9a-f]{32}\Z")
 _IDEMPOTENCY = re.compile(r"[\x21-\x7e]{1,200}\Z")
 _FACTOR = 10
-"""How many times the configured limits a caller may ask for, unless `server.max_limits` says otherwise."""
+"""A caller may request up to this many times a configured limit, unless `server.max_limits` sets another maximum."""
 _STOPPED = "the server was stopped while it ran"
 _MAX_HELD = 8
-"""Requests of the largest size that the waiting runs of one key may be as large as, together."""
+"""The runs of one key that wait may together be this many times as large as `server.max_body`."""
 _MAX_LISTED = 16 << 10
-"""Bytes of a request that is read as a whole for a list; of a larger one, only what a list shows."""
+"""Maximum bytes of a request that a list reads whole; of a larger one, it reads only the fields that it shows."""
 _ENDED: tuple[RunState, ...] = ("done", "cancelled", "interrupted")
 
 
@@ -67,11 +67,11 @@ _SHORT = f"""CASE WHEN length(body) <= {_MAX_LISTED} THEN body ELSE json_object(
     'argv', json_array(substr(coalesce(json_extract({_TEXT}, '$.argv[0]'), ''), 1, 1000)),
     'language', coalesce(json_extract({_TEXT}, '$.language'), 'python'),
     'workspace', coalesce(json_extract({_TEXT}, '$.workspace'), 'scratch')) END"""
-"""The request of a run, as far as a list shows it: a caller chooses how long it is."""
+"""SQL for a run's request, cut to what a list shows, because callers choose how long a request is."""
 
 
 class Row(msgspec.Struct, kw_only=True):
-    """A run, as it is in the database."""
+    """A run as stored in the database."""
 
     id: str
     key: str
@@ -83,7 +83,7 @@ class Row(msgspec.Struct, kw_only=True):
     ended: float | None = None
     body: RunBody
     secrets: tuple[str, ...] = ()
-    """Their names."""
+    """Names only; the values are not stored."""
     result: bytes | None = None
     approval: str = ""
     note: str = ""
@@ -93,52 +93,53 @@ class Row(msgspec.Struct, kw_only=True):
 
     @property
     def is_over(self) -> bool:
+        """Whether the run has ended."""
         return self.state in _ENDED
 
 
 class Job:
-    """A run that this process drives, or that waits here for an approval."""
+    """A run that this process executes, or that waits for an approval."""
 
     def __init__(self, row: Row, *, durable: bool, secrets: dict[str, str]) -> None:
         self.row, self.durable, self.secrets = row, durable, secrets
         self.size = _size(row.body)
         self.turn: AsyncSessionRun | None = None
-        """What runs, if it is in a session."""
+        """The run's handle, if it is a run in a session."""
         self.process: AsyncSessionProcess | None = None
-        """What runs, if it is in the background of a session."""
+        """The run's handle, if it is a background process of a session."""
         self.has_begun = False
-        """Of a process: whether it was started."""
+        """Whether `process` was started."""
         self.events: list[Chunk | Display] = []
         self.task: asyncio.Task[None] | None = None
         self.error: RedomaError | None = None
         self.why = ""
-        """Why the service cancelled it; empty if it did not."""
+        """Why the service cancelled the run; empty if it did not."""
         self.signal = asyncio.Event()
-        """Set at the next change, and then replaced by a new one."""
+        """Set at the next change and then replaced by a new event."""
 
     def touch(self) -> None:
-        """Wake whoever follows it."""
+        """Wake every task that waits for a change of this run."""
         changed, self.signal = self.signal, asyncio.Event()
         changed.set()
 
     async def changed(self) -> None:
-        """Wait for the next change. Nothing may be awaited between the last look and this."""
+        """Wait for the next change. To miss none, await nothing between reading the run's state and calling this."""
         await self.signal.wait()
 
 
 class Quota:
-    """How much of its rate and its concurrency a key has used."""
+    """How much of its rate and concurrency a key has used."""
 
     def __init__(self, key: Key, places: int) -> None:
         self.concurrency = key.concurrency
         self.slots = asyncio.Semaphore(key.concurrency)
         self.places = asyncio.Semaphore(places)
-        """Of those that all keys share."""
+        """The part of the slots shared by all keys that this key may take."""
         self.active = 0
         self._tokens, self._at = 2 * key.rate, time.monotonic()
 
     def take(self, rate: float) -> float:
-        """Use one request of the rate. Returns 0, or the seconds until there is one."""
+        """Count one request against the rate. Return 0, or the seconds until the next request is allowed."""
         now = time.monotonic()
         self._tokens = min(max(2 * rate, 1.0), self._tokens + (now - self._at) * rate)
         self._at = now
@@ -149,7 +150,7 @@ class Quota:
 
 
 class Service:
-    """Everything behind the routes. Call `start` and `stop` on the event loop that serves them."""
+    """The logic behind the routes. Call `start` and `stop` on the event loop that serves them."""
 
     def __init__(self, config: Config, *, backends: Iterable[Backend] | None = None) -> None:
         self.store = open_store(config.state)
@@ -166,11 +167,11 @@ class Service:
         self.running = self.settings.running or 4 * (os.cpu_count() or 1)
         self.draining = False
         self.stopping = asyncio.Event()
-        """Set when it drains, so that streams of events end."""
+        """Set when the service drains, so that event streams end."""
         self.failure = ""
-        """Why it could not start."""
+        """Why the service could not start."""
         self.waiting = 0
-        """Runs that wait for their turn."""
+        """Number of runs that wait for a slot."""
         self._slots = asyncio.Semaphore(self.running)
         self._jobs: dict[str, Job] = {}
         self._quotas: dict[str, Quota] = {}
@@ -184,10 +185,13 @@ class Service:
         self._roots[str(state)] = "[state]"
         self._max = _max_limits(config.limits, self.settings.max_limits)
 
-    # --- life ---
+    # --- start and stop ---
 
     async def start(self) -> None:
-        """Lock the database, report runs that a crash interrupted, and continue with those that were queued."""
+        """Lock the state directory, mark the runs that a crash interrupted, and continue with queued and waiting ones.
+
+        Raises `RedomaError` and stores the reason in `failure`.
+        """
         try:
             self._own()
             left = await asyncio.to_thread(self._recover)
@@ -205,7 +209,7 @@ class Service:
         backend = self.executor.backends.get("jail")
         warm = getattr(backend, "warm", None)
         if warm is not None:
-            with suppress(RedomaError):  # the first run says what is wrong
+            with suppress(RedomaError):  # the first run reports what is wrong
                 warm()
         tell(INFO, "service.started", queued=len(left))
 
@@ -223,7 +227,10 @@ class Service:
         self._lock = fd
 
     def _recover(self) -> list[Row]:
-        """Mark runs that were running when the last process ended as interrupted. Returns those to continue with."""
+        """Mark lost runs as interrupted and return those to continue with.
+
+        Lost are runs that were running when the last process ended, and those with secrets, which are not stored.
+        """
         stopped, lost = "the server ended while it ran", "the server was restarted, and its secrets were not kept"
         now = time.time()
         with self.store.writing() as db:
@@ -239,26 +246,29 @@ class Service:
         return [_row(row) for row in rows]
 
     def drain(self) -> None:
-        """Take no more runs. What is queued stays queued, for the next start; event streams end."""
+        """Stop accepting runs, end event streams, and cancel background processes.
+
+        Durable queued runs stay queued for the next start.
+        """
         self.draining = True
         self.stopping.set()
         for job in list(self._jobs.values()):
             if job.row.state == "queued" and job.durable and job.task is not None:
                 job.task.cancel()
-            elif job.process is not None and job.task is not None:  # it may have no end of its own
+            elif job.process is not None and job.task is not None:  # it may never end by itself
                 job.why = _STOPPED
                 job.task.cancel()
             job.touch()
 
     def give_up(self) -> None:
-        """Cancel what runs now, without waiting for it to end by itself."""
+        """Cancel all runs now, without waiting for them to end by themselves."""
         for job in list(self._jobs.values()):
             if job.task is not None and not job.task.done():
                 job.why = _STOPPED
                 job.task.cancel()
 
     async def stop(self) -> None:
-        """Let what runs end, for as long as is configured; then cancel it. Nothing is left when this returns."""
+        """Wait up to `server.drain` seconds for runs to end, then cancel them. Nothing runs when this returns."""
         self.drain()
         running = [job.task for job in self._jobs.values() if job.task is not None and not job.task.done()]
         if running:
@@ -280,15 +290,15 @@ class Service:
 
     @property
     def busy(self) -> int:
-        """Runs under way."""
+        """Number of runs in the state `running`."""
         return sum(job.row.state == "running" for job in self._jobs.values())
 
     # --- accepting ---
 
     async def accept(self, key: Key, body: RunBody, mode: Mode, idempotency: str = "") -> tuple[Job | Row, bool]:
-        """Accept a run. Returns it, and whether it is new: one with the same idempotency key is not made again.
+        """Accept a run. Return it and whether it is new: if the idempotency key is known, return the earlier run.
 
-        Raises `InvalidRequest` for what makes no sense, `Answered` for what is refused.
+        Raises `InvalidRequest` if the request is invalid, `Answered` if it is refused.
         """
         if idempotency and not _IDEMPOTENCY.match(idempotency):
             raise InvalidRequest(
@@ -312,23 +322,23 @@ class Service:
             digest=digest,
         )
         job = Job(row, durable=mode == "async" or bool(idempotency), secrets=dict(body.secrets))
-        self._jobs[row.id] = job  # before it is in the database: whoever finds it there waits for this one
+        self._jobs[row.id] = job  # before the row is stored: a request that finds the row must find this job
         if job.durable:
             try:
                 other = await asyncio.to_thread(self._insert, row)
             except BaseException:
                 self._jobs.pop(row.id, None)
                 raise
-            if other is not None:  # somebody else sent the same meanwhile
+            if other is not None:  # a request with the same key was stored meanwhile
                 self._jobs.pop(row.id, None)
                 return await self._as_it_is(other), False
         self._begin(job, submission)
         return job, True
 
     def accept_in(self, key: Key, held: Held, body: SessionRunBody, mode: Mode) -> Job:
-        """Accept a run in a session; it goes on at once, or when the run before it has ended.
+        """Accept a run in a session. It starts at once, or when the run before it has ended.
 
-        Raises `InvalidRequest` for what makes no sense, `Answered` for what is refused.
+        Raises `InvalidRequest` if the request is invalid, `Answered` if it is refused.
         """
         self._admit(key, mode)
         turn = held.turn(self, key, body)
@@ -339,9 +349,9 @@ class Service:
         return job
 
     def accept_process(self, key: Key, held: Held, body: ProcessBody) -> Job:
-        """Accept a process in the background of a session: a run that goes on until it ends, or the session does.
+        """Accept a background process of a session: a run that lasts until the process or the session ends.
 
-        Raises `InvalidRequest` for what makes no sense, `Answered` for what is refused.
+        Raises `InvalidRequest` if the request is invalid, `Answered` if it is refused.
         """
         self._admit(key, "stream")
         process = held.process(self, key, body)
@@ -356,7 +366,7 @@ class Service:
         self,
         held: Held,
         key: Key,
-        id: str,  # noqa: A002 - the row's own word
+        id: str,  # noqa: A002 - the row's field name
         mode: Mode,
         asked: dict[str, Any],
         body: SessionRunBody | ProcessBody,
@@ -367,25 +377,25 @@ class Service:
         return job
 
     def processes(self, held: Held) -> list[Job]:
-        """The processes in the background of a session that have not ended, oldest first."""
+        """Return the background processes of a session that have not ended, oldest first."""
         jobs = [job for job in self._jobs.values() if job.process is not None and job.row.session == held.id]
         return [job for job in jobs if job.task is not None]
 
     async def begun(self, job: Job) -> Row:
-        """Wait until a process was started, or has ended without that. Raises what went wrong."""
+        """Wait until a process was started, or has ended without a start. Raises the error that ended it."""
         while job.task is not None and not job.has_begun:
             await job.changed()
         return job.row if job.has_begun else await self.ended(job)
 
     async def _as_it_is(self, row: Row) -> Job | Row:
-        """A run that was read from the database, as it is now: it may have ended since."""
+        """Return the current state of a run that was read from the database; it may have ended since."""
         if (job := self._jobs.get(row.id)) is not None:
             return job
         now = None if row.is_over else await asyncio.to_thread(self._load, row.id)
         return now or row
 
     def prepare(self, key: Key, body: RunBody) -> Submission:
-        """The request of a caller as a submission. Raises `InvalidRequest`, or `Answered` for what they may not ask."""
+        """Turn a caller's request into a submission. Raises `InvalidRequest`, or `Answered` if it is not allowed."""
         options = self._options(key, body)
         if body.language == "command":
             if body.code:
@@ -396,13 +406,13 @@ class Service:
         return self.executor.prepare_code(body.code, body.language, {**options, "args": body.argv})
 
     def policy_for(self, key: Key, policy: str | None) -> str | None:
-        """The policy that a caller has named. Raises `Answered` if they may not."""
+        """Return the policy that a caller named. Raises `Answered` if the key may not choose one."""
         if policy is not None and not key.may("admin"):
             raise not_allowed("admin, which choosing a policy needs")
         return policy
 
     def limits_of(self, given: SomeLimits) -> dict[str, Any]:
-        """The limits that a caller has named. Raises `InvalidRequest` if they are more than may be asked for."""
+        """Return the limits that a caller named. Raises `InvalidRequest` if one is above the allowed maximum."""
         limits = {name: value for name in Limits.__struct_fields__ if (value := getattr(given, name)) is not None}
         if limits:
             self.must_be_within(limits)
@@ -433,7 +443,7 @@ class Service:
         return options
 
     def project_for(self, workspace: str, name: str) -> str:
-        """The directory of the project that a workspace is made of; empty for `scratch`. Raises `InvalidRequest`."""
+        """Return the directory of the workspace's project; empty for `scratch`. Raises `InvalidRequest`."""
         if workspace == "scratch":
             if name:
                 why, step = "scratch has none", 'add "workspace": "read-only"'
@@ -448,8 +458,8 @@ class Service:
         return os.path.realpath(self.settings.projects[name])
 
     def must_be_within(self, limits: dict[str, Any]) -> None:
-        """Raise `InvalidRequest` for limits beyond what callers may ask for."""
-        # As text or number, as the library takes it.
+        """Raise `InvalidRequest` if a limit is above the maximum that callers may request."""
+        # `Limits` turns texts such as `256MiB` into numbers.
         wanted = msgspec.structs.replace(self.config.limits, **limits)
         for name in limits:
             if getattr(wanted, name) > self._max[name]:
@@ -476,8 +486,10 @@ class Service:
 
     @asynccontextmanager
     async def turn(self, key: Key) -> AsyncIterator[None]:
-        """Count something else that this key does, such as a call by `/mcp`, as a run: it takes a slot, and waits for
-        one. Raises `Answered` if there are too many."""
+        """Count other work of this key, such as a call through `/mcp`, as a run: wait for a slot and hold it.
+
+        Raises `Answered` if there are too many.
+        """
         self._admit(key, "sync")
         quota = self.quota(key)
         quota.active += 1
@@ -493,17 +505,18 @@ class Service:
             quota.active -= 1
 
     def quota(self, key: Key) -> Quota:
+        """Return the quota of a key; a new one if its concurrency has changed."""
         found = self._quotas.get(key.id)
         if found is None or found.concurrency != key.concurrency:
             found = self._quotas[key.id] = Quota(key, _all_but_some(self.running))
         return found
 
     def take_rate(self, key: Key) -> None:
-        """Count a request. Raises `Answered` (429) if there were too many."""
+        """Count a request. Raises `Answered` (429) if the key has sent too many."""
         if seconds := self.quota(key).take(key.rate):
             raise too_many(f"this key may send {key.rate:g} requests a second", retry=int(seconds) + 1)
 
-    # --- driving ---
+    # --- executing ---
 
     def _begin(self, job: Job, submission: Submission | None) -> None:
         self.waiting += 1
@@ -511,7 +524,7 @@ class Service:
         job.task = asyncio.create_task(self._drive(job, submission))
 
     async def _drive(self, job: Job, submission: Submission | None) -> None:
-        """Take a run from `queued` to its end, or to `waiting`. Raises nothing: what went wrong is on the row."""
+        """Take a run from `queued` to its end or to `waiting`. Raises nothing: errors go to the job and its row."""
         row, queued = job.row, True
         key = self.keys.get(row.key)
         quota = self.quota(key) if key else None
@@ -519,7 +532,7 @@ class Service:
             if key is None or quota is None:
                 raise no_key()
             quota.active += 1
-            # A session has its own place already, and one run at a time.
+            # In a session, a run needs no shared slot: sessions are limited in number and have one run at a time.
             places = (nullcontext(), nullcontext()) if row.session else (quota.places, self._slots)
             async with quota.slots, places[0], places[1]:
                 self.waiting -= 1
@@ -531,14 +544,14 @@ class Service:
                 self._ended(job, await self._run(job, submission, key))
         except asyncio.CancelledError:
             if row.state == "queued" and not job.why:
-                row.note = ""  # it stays queued, for the next start
+                row.note = ""  # it stays queued for the next start
             else:
                 row.state = "interrupted" if job.why.startswith("the server") else "cancelled"
                 row.note, row.ended = job.why or "it was cancelled", time.time()
         except RedomaError as error:
             job.error = error
             row.state, row.note, row.ended = "interrupted", without_paths(f"{error.what}: {error.why}"), time.time()
-        except Exception as error:  # a bug of ours must not leave a run without an end
+        except Exception as error:  # a bug in the service must not leave a run without an end
             tell(ERROR, "service.bug", run=row.id, error=type(error).__name__)
             row.state, row.note, row.ended = "interrupted", "the server failed", time.time()
         finally:
@@ -562,7 +575,7 @@ class Service:
             return await self._run_process(job, job.process)
         if row.approval:
             return await self.executor.resume(row.approval, secrets=job.secrets, expect=row.body.expect)
-        if submission is None:  # from before a restart
+        if submission is None:  # accepted before a restart
             submission = self.prepare(key, row.body)
             request = msgspec.structs.replace(submission.request, id=row.id)
             submission = msgspec.structs.replace(submission, request=request)
@@ -600,14 +613,14 @@ class Service:
             row.state, row.ended = "done", time.time()
 
     async def _keep(self, job: Job) -> None:
-        """Store what became of a run: at once if it is durable, else with the next flush."""
+        """Store the state of a run: at once if it is durable, otherwise with the next flush."""
         row = job.row
         if job.durable:
             try:
                 await asyncio.to_thread(self._save, [row])
-            except RedomaError as error:  # the next start reports it as interrupted
+            except RedomaError as error:  # the next start marks it as interrupted
                 tell(ERROR, "service.unwritten", run=row.id, error=type(error).__name__)
-        elif row.state == "waiting":  # it outlives this process from now on
+        elif row.state == "waiting":  # from now on it must survive a restart
             await asyncio.to_thread(self._save, [row])
             job.durable = True
         else:
@@ -633,7 +646,7 @@ class Service:
             self._jobs.pop(job.row.id, None)
 
     async def _look_for_answers(self) -> None:
-        """Continue runs that wait for a person once somebody has answered, here or with `redoma approvals`."""
+        """Continue runs that wait for an approval once it was answered, here or with `redoma approvals`."""
         takers: dict[str, Job] = {}
         while True:
             with suppress(TimeoutError):
@@ -649,11 +662,11 @@ class Service:
                         continue
                     answer = await asyncio.to_thread(self.ledger.load, row.approval)
                     if answer.state == "approved" and row.approval in takers:
-                        continue  # another run of exactly the same is about to use it: asking now would take it away
+                        continue  # an identical run is about to use it; this one would take it away
                     if row.state != "waiting" or not await asyncio.to_thread(self._requeue, row):
                         continue
                     if answer.state == "used":
-                        row.approval = ""  # it went to another run of exactly the same: this one asks for its own
+                        row.approval = ""  # an identical run used it: this one asks for its own
                     takers[row.approval] = job
                     row.state = "queued"
                     self._begin(job, None)
@@ -661,7 +674,7 @@ class Service:
                     tell(ERROR, "service.failed", run=job.row.id, error=type(error).__name__)
 
     def answered(self) -> None:
-        """Look for answers now: somebody has just given one."""
+        """Check for answers now, because one was just given."""
         self._answered.set()
 
     async def _prune(self) -> None:
@@ -672,10 +685,10 @@ class Service:
                 tell(ERROR, "service.failed", error=type(error).__name__)
             await asyncio.sleep(_PRUNE)
 
-    # --- looking, cancelling ---
+    # --- finding, cancelling ---
 
-    async def find(self, key: Key, id: str) -> Job | Row:  # noqa: A002 - the row's own word
-        """A run that this key may see. Raises `Answered` (404)."""
+    async def find(self, key: Key, id: str) -> Job | Row:  # noqa: A002 - the row's field name
+        """Return a run that this key may see. Raises `Answered` (404)."""
         found: Job | Row | None = None
         if _ID.match(id):
             found = self._jobs.get(id) or await asyncio.to_thread(self._load, id)
@@ -684,7 +697,7 @@ class Service:
         return found
 
     async def newest(self, key: Key, *, before: float, limit: int, state: str = "") -> list[Row]:
-        """Runs that this key may see, newest first."""
+        """Return this key's runs, or with the scope `audit` those of all keys, newest first."""
         owner = None if key.may("audit") else key.id
         rows = await asyncio.to_thread(self._list, owner, before, limit, state)
         known = {row.id: row for row in rows}
@@ -695,8 +708,8 @@ class Service:
         chosen = [row for row in known.values() if not state or row.state == state]
         return sorted(chosen, key=lambda row: (row.created, row.id), reverse=True)[:limit]
 
-    async def cancel(self, key: Key, id: str) -> Row:  # noqa: A002 - the row's own word
-        """End a run, whatever its state; one that is over stays as it is."""
+    async def cancel(self, key: Key, id: str) -> Row:  # noqa: A002 - the row's field name
+        """Cancel a run in any state and return it; one that has ended stays as it is. Raises `Answered`."""
         found = await self.find(key, id)
         row = row_of(found)
         if row.key != key.id and not key.may("admin"):
@@ -717,7 +730,7 @@ class Service:
         return row
 
     async def ended(self, job: Job) -> Row:
-        """Wait until a run has ended, or waits for a person."""
+        """Wait until a run has ended or waits for an approval, and return it. Raises the error that ended it."""
         while job.task is not None or (job.row.state == "queued" and not self.draining):
             await job.changed()
         if job.error is not None:
@@ -725,14 +738,14 @@ class Service:
         return job.row
 
     async def follow(self, found: Job | Row, *, until_over: bool = True) -> AsyncIterator[tuple[str, Any]]:
-        """Yield what happens to a run, as pairs of a name (`state`, `output`, `display`, `result`) and data.
+        """Yield the events of a run as pairs of a name (`state`, `output`, `display`, `result`) and data.
 
-        With `until_over=False` it ends also when the run begins to wait for a person.
+        With `until_over=False`, also stop when the run begins to wait for an approval.
         """
         row = row_of(found)
         state, sent = "", 0
         while True:
-            # Taken before we look: the reader may be slow, and a change meanwhile must not be missed.
+            # Take the signal before reading the state: the reader may be slow, and must not miss a change.
             signal = found.signal if isinstance(found, Job) else None
             if row.state != state:
                 state = row.state
@@ -750,13 +763,13 @@ class Service:
             await signal.wait()
         if row.result is None or row.state not in ("done", "waiting"):
             return
-        if isinstance(found, Row):  # who comes after the end is told the same
+        if isinstance(found, Row):  # it had ended before it was followed: send the same from its result
             for name, data in _as_events(row.result):
                 yield name, data
         yield "result", msgspec.Raw(row.result)
 
-    def encoded(self, result: Result, id: str) -> bytes:  # noqa: A002 - the row's own word
-        """A result as JSON, without paths of this host."""
+    def encoded(self, result: Result, id: str) -> bytes:  # noqa: A002 - the row's field name
+        """Return a result as JSON, without paths of this host."""
         shape = result_json(result) | {"id": id}
         if result.effect is not None:
             shape["effect"]["project"] = self.project_name(result.effect.project)
@@ -773,13 +786,14 @@ class Service:
         return encode(shape)
 
     def project_name(self, path: str) -> str:
-        """What callers call a project."""
+        """Return the name that callers use for the project at this path."""
         for name, directory in self.settings.projects.items():
             if os.path.realpath(directory) == path:
                 return name
         return "(another project)"
 
     def without_roots(self, text: str) -> str:
+        """Return the text with the paths of projects and of the state directory replaced by names in brackets."""
         for path, name in self._roots.items():
             text = text.replace(path, name)
         return text
@@ -803,7 +817,7 @@ class Service:
         return None
 
     def _claim(self, row: Row) -> bool:
-        """Commit the step from `queued` to `running`. False if it is not queued any more."""
+        """Commit the step from `queued` to `running`. Return False if the run is no longer queued."""
         with self.store.writing() as db:
             now = time.time()
             done = "UPDATE runs SET state = 'running', started = coalesce(started, ?) WHERE id = ? AND state = 'queued'"
@@ -828,7 +842,7 @@ class Service:
 
     def _list(self, owner: str | None, before: float, limit: int, state: str) -> list[Row]:
         query = (
-            f"SELECT id, key, mode, state, status, created, started, ended, {_SHORT} AS body, secrets,"  # noqa: S608 - ours
+            f"SELECT id, key, mode, state, status, created, started, ended, {_SHORT} AS body, secrets,"  # noqa: S608 - our own SQL
             " NULL AS result, approval,"
             " note, session, idempotency, digest FROM runs WHERE created < :before AND (:owner IS NULL OR key = :owner)"
             " AND (:state = '' OR state = :state) ORDER BY created DESC, id DESC LIMIT :limit"
@@ -838,11 +852,11 @@ class Service:
         return [_row(row) for row in found]
 
     def _forget(self) -> None:
-        """Remove runs that ended long ago, and the oldest if they are too large together."""
+        """Delete ended runs created before the retention period, and the oldest while all are too large together."""
         ended = "state IN ('done', 'cancelled', 'interrupted')"
         with self.store.writing() as db:
             old = time.time() - 86400 * self.settings.retention_days
-            db.execute(f"DELETE FROM runs WHERE {ended} AND created < ?", (old,))  # noqa: S608 - our own words
+            db.execute(f"DELETE FROM runs WHERE {ended} AND created < ?", (old,))  # noqa: S608 - our own SQL
             size = "SELECT total(length(result) + length(body)) AS size FROM runs"
             for _ in range(100):
                 if db.execute(size).fetchone()["size"] <= MAX_KEPT:
@@ -853,30 +867,33 @@ class Service:
 
 
 def row_of(found: Job | Row) -> Row:
-    """The row of a run, whether this process has it in its hands or it was read from the database."""
+    """Return the row of a run, whether this process holds it as a job or it was read from the database."""
     return found.row if isinstance(found, Job) else found
 
 
 def _may_see(key: Key, row: Row) -> bool:
-    """Whether a key may see a run: its own; all with `audit`; with `approve` those that somebody has to decide on."""
+    """Return whether a key may see a run.
+
+    It may see its own runs, all with `audit`, and with `approve` those that have an approval or ran in an overlay.
+    """
     decides = key.may("approve") and bool(row.approval or row.body.workspace == "overlay")
     return row.key == key.id or key.may("audit") or decides
 
 
 def _all_but_some(places: int) -> int:
-    """How many of the places that all keys share one key may take: a tenth, or one of four to nine, is for others."""
+    """Return how many of the shared slots one key may take: a tenth (one, if there are 4 to 9) stays for other keys."""
     return places - max(places // 10, int(places > 3))
 
 
 def _size(body: RunBody) -> int:
-    """About as many bytes as it takes."""
+    """Return roughly how many bytes a request takes."""
     contents = [body.stdin, *body.files.values()]
     sizes = [len(given) if isinstance(given, str) else len(given.base64) for given in contents]
     return len(body.code) + sum(map(len, body.argv)) + sum(sizes)
 
 
 def encode(shape: Any) -> bytes:
-    """Return JSON, also of file names that are not UTF-8 (as lone surrogates)."""
+    """Return JSON, even if it has file names that are not UTF-8 (as lone surrogates)."""
     try:
         return msgspec.json.encode(shape)
     except UnicodeEncodeError:
@@ -884,6 +901,7 @@ def encode(shape: Any) -> bytes:
 
 
 def moment(seconds: float | None) -> datetime | None:
+    """Return a Unix time as a `datetime` in UTC; None for None."""
     return None if seconds is None else datetime.fromtimestamp(seconds, UTC)
 
 
@@ -897,7 +915,7 @@ def _max_limits(configured: Limits, given: dict[str, int | float]) -> dict[str, 
 
 
 def _as_events(result: bytes) -> Iterator[tuple[str, Any]]:
-    """Yield what a kept result has of a run's `output` and `display` events."""
+    """Yield `output` and `display` events from a stored result."""
     shape = msgspec.json.decode(result)
     for stream in ("stdout", "stderr"):
         if text := shape.get(stream):

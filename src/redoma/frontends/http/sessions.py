@@ -1,6 +1,6 @@
-"""Sessions of the service: which key has opened them, how many there may be, and when they end.
+"""Sessions of the service: which key opened them, how many there may be, and when they end.
 
-They are kept in memory only, since a session is a process and ends with the server. Runs in them are in the list of
+They are kept in memory only, since a session is a process and ends with the server. Runs in them appear in the list of
 runs and in the audit log like any others.
 """
 
@@ -27,31 +27,32 @@ if TYPE_CHECKING:
     from .service import Service
 
 _SWEEP = 2.0
-"""Seconds between looks for sessions whose key was revoked, or that ended long ago."""
+"""Seconds between checks for sessions whose key was revoked or that ended long ago."""
 _REMEMBERED = 600.0
 """Seconds for which a session that ended by itself stays listed, with the reason, and can be restarted."""
 _MAX_ENDED = 100
-"""The number of ended sessions of one key that stay listed."""
+"""Maximum number of ended sessions of one key that stay listed."""
 _FACTOR = 10
-"""How much longer than configured a caller may ask for a session to live."""
+"""A caller may request up to this many times the configured idle time and lifetime."""
 
 
 class Held:
-    """A session that somebody has opened."""
+    """A session, with the key that opened it."""
 
     def __init__(self, session: AsyncSession, key: Key, label: str) -> None:
         self.session, self.key, self.label = session, key.id, label
         self.created = self.used = time.time()
         self.runs = 0
         self.ended_at: float | None = None
-        """When it was first seen to have ended."""
+        """When the service first noticed that the session had ended."""
 
     @property
     def id(self) -> str:
+        """The session's id."""
         return self.session.id
 
     def view(self, names: dict[str, str]) -> SessionView:
-        """Return it as callers see it. `names`: id → name of the keys."""
+        """Return the session as callers see it. `names` maps the ids of keys to their names."""
         session = self.session
         return SessionView(
             id=self.id,
@@ -67,7 +68,7 @@ class Held:
         )
 
     def turn(self, service: Service, key: Key, body: SessionRunBody) -> AsyncSessionRun:
-        """A run in it, which begins when it is followed. Raises `InvalidRequest` or `Answered`."""
+        """Prepare a run in the session; it starts when it is followed. Raises `InvalidRequest` or `Answered`."""
         limits = service.limits_of(body.limits)
         options: RunOptions = {"context": body.context, "limits": limits, "stdin": content(body.stdin)}
         if body.policy is not None:
@@ -98,7 +99,7 @@ class Held:
         return run
 
     def process(self, service: Service, key: Key, body: ProcessBody) -> AsyncSessionProcess:
-        """A process in its background, not started yet. Raises `InvalidRequest` or `Answered`."""
+        """Prepare a background process, without starting it. Raises `InvalidRequest` or `Answered`."""
         options: ProcessOptions = {"reason": body.reason, "requester": key.requester, "label": body.label}
         if body.timeout is not None:
             service.must_be_within({"time": body.timeout})
@@ -115,7 +116,7 @@ class Held:
 
     @contextmanager
     def copying(self) -> Iterator[None]:
-        """As `using`; and what it has that no copy can have is the caller's to mend (409)."""
+        """Do as `using`, and turn the error that the session holds something that can't be copied into a 409."""
         with self.using():
             try:
                 yield
@@ -127,7 +128,7 @@ class Held:
 
     @contextmanager
     def using(self) -> Iterator[None]:
-        """Note that it is in use, and turn errors into answers: an ended session (409), a file (404, 409)."""
+        """Note the time of use, and turn errors into answers: an ended session (409), a file (404, 409)."""
         self.used = time.time()
         try:
             yield
@@ -141,7 +142,7 @@ class Held:
             raise Answered(
                 404 if number == errno.ENOENT else 409,
                 "the file can't be used",
-                why=os.strerror(number),  # not what the session says: its code may have written that
+                why=os.strerror(number),  # not the error's own text: code in the session may have written it
                 next="check the path; relative ones begin in the session's first directory",
                 code=errno.errorcode.get(number, "EIO"),
             ) from error
@@ -156,7 +157,7 @@ class Sessions:
         self._opening: dict[str, int] = {}
 
     async def open(self, key: Key, body: SessionBody) -> Held:
-        """Open a session. Raises `InvalidRequest` for what makes no sense, `Answered` for what is too much."""
+        """Open a session. Raises `InvalidRequest` if the request is invalid, `Answered` if it is refused."""
         options = self._options(key, body)
         with self._admitted(key):
             session = AsyncSession(self._service.executor, **options)
@@ -191,7 +192,7 @@ class Sessions:
         return options
 
     async def fork(self, key: Key, held: Held, n: int) -> list[Held]:
-        """Copy a session. Raises `Answered` for what is too much, or has something that no copy can have."""
+        """Copy a session `n` times. Raises `Answered` if there are too many, or it holds what can't be copied."""
         with self._admitted(key, n), held.copying():
             copies = [Held(session, key, held.label) for session in await held.session.fork(n)]
         self._held |= {copy.id: copy for copy in copies}
@@ -199,7 +200,7 @@ class Sessions:
 
     @contextmanager
     def _admitted(self, key: Key, n: int = 1) -> Iterator[None]:
-        """While sessions are opened: they count already. Raises `Answered` if there may not be so many more."""
+        """Count `n` sessions while they are being opened. Raises `Answered` if there may not be so many more."""
         if self._service.draining:
             raise Answered(503, "the server is stopping", next="try again later", retry=5)
         alive = [held for held in self._held.values() if held.session.alive]
@@ -215,26 +216,26 @@ class Sessions:
         finally:
             self._opening[key.id] -= n
 
-    def find(self, key: Key, id: str, *, to_use: bool = True) -> Held:  # noqa: A002 - the session's own word
-        """A session that this key may use; or with `to_use=False` that it may see. Raises `Answered` (404)."""
+    def find(self, key: Key, id: str, *, to_use: bool = True) -> Held:  # noqa: A002 - the session's field name
+        """Return a session that this key may use, or with `to_use=False` may see. Raises `Answered` (404)."""
         held = self._held.get(id)
         if held is None or not (held.key == key.id or (key.may("audit") and not to_use)):
             raise not_found("session")
         return held
 
     def visible(self, key: Key) -> list[Held]:
-        """Sessions that this key may see, newest first."""
+        """Return the sessions that this key may see, newest first."""
         found = [held for held in self._held.values() if held.key == key.id or key.may("audit")]
         return sorted(found, key=lambda held: held.created, reverse=True)
 
     async def restart(self, key: Key, held: Held) -> None:
-        """Have a new Python in a session; one that has ended begins anew."""
+        """Start a new Python in a session; if the session has ended, open it again."""
         with nullcontext() if held.session.alive else self._admitted(key), held.using():
             await held.session.restart()
         held.ended_at = None
 
-    async def end(self, key: Key, id: str) -> Held:  # noqa: A002 - the session's own word
-        """End a session and forget it. Raises `Answered`."""
+    async def end(self, key: Key, id: str) -> Held:  # noqa: A002 - the session's field name
+        """End a session, forget it and return it. Raises `Answered`."""
         held = self.find(key, id, to_use=False)
         if held.key != key.id and not key.may("admin"):
             raise not_allowed("admin, as another key has opened this session")
@@ -246,7 +247,7 @@ class Sessions:
         await held.session.aclose()
 
     async def sweep(self) -> None:
-        """End the sessions of keys that are no longer good, and forget those that ended long ago."""
+        """Until cancelled, end sessions whose key is no longer valid and forget those that ended long ago."""
         while True:
             await asyncio.sleep(_SWEEP)
             try:
@@ -267,7 +268,7 @@ class Sessions:
                 await self._drop(held)
 
     async def close(self) -> None:
-        """End all of them."""
+        """End all sessions."""
         for held in list(self._held.values()):
             await self._drop(held)
 

@@ -1,4 +1,4 @@
-"""Logins and forms, and what keeps other sites from using them."""
+"""Logins and forms, and their protection against other sites."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _MAX_FIELDS = 50
 
 
 class NoLogin(Exception):
-    """Nobody is logged in: the page to log in is shown instead."""
+    """Nobody is logged in; the login page is shown instead."""
 
 
 def logged_in(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
-    """A guard: only for somebody who is logged in."""
+    """Admit only requests with a valid login (a litestar guard). Raises `NoLogin`, or `Answered` (429)."""
     token = connection.cookies.get(COOKIE, "")
     service = service_of(connection)
     key = service.keys.logged_in(token) if 20 < len(token) < 100 and token.isascii() else None
@@ -37,12 +37,13 @@ def logged_in(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRoute
 
 
 def csrf_of(token: str) -> str:
-    """What a form of this login has to hold. Another site can send the cookie along at most, and never read it."""
+    """Return the value that every form of this login must contain. Another site could at most make a browser send the
+    cookie; it can't read the cookie, so it can't compute this value."""
     return hmac.new(token.encode(), b"redoma form", "sha256").hexdigest()
 
 
 async def form(request: Request[Key, str, Any]) -> dict[str, str]:
-    """The fields of a form of ours. Raises `Answered` for one of another site, or of another login."""
+    """Return the fields of a form. Raises `Answered` if it comes from another site or another login."""
     fields = await read(request)
     if not hmac.compare_digest(fields.get("csrf", "").encode(), csrf_of(request.auth).encode()):
         raise Answered(403, "The form was too old. Please send it again.")
@@ -50,7 +51,7 @@ async def form(request: Request[Key, str, Any]) -> dict[str, str]:
 
 
 async def read(request: Request[Any, Any, Any]) -> dict[str, str]:
-    """The fields of a form, sent from this site as far as the browser says."""
+    """Return the fields of a form. Raises `Answered` if the browser's headers say that another site sent it."""
     if request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
         raise Answered(403, "Not allowed")
     origin = request.headers.get("origin")
@@ -64,5 +65,5 @@ async def read(request: Request[Any, Any, Any]) -> dict[str, str]:
 
 
 def short(text: str) -> str:
-    """A short hash of a file, for its address."""
+    """Return a short hash of a file's text, for its URL."""
     return hashlib.sha256(text.encode()).hexdigest()[:12]

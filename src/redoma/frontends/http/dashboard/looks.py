@@ -1,4 +1,4 @@
-"""From runs, diffs and numbers to what templates draw. Pure, but for the clock that is passed in."""
+"""Prepare runs, diffs and measurements for the templates. All functions are pure; the time is passed in."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..numbers import Sample
 from ..service import Row
 
 MAX_SHOWN = 64 << 10
-"""Characters of an output, a piece of code or a diff on a page."""
+"""Maximum characters of an output, a piece of code or a diff on a page."""
 _MAX_LINES = 2000
 _MAX_DISPLAYS = 50
 _HOUR = 3600.0
@@ -32,7 +32,7 @@ _GOOD, _BAD, _SOFT = {"ok"}, {"error", "failed", "timeout", "memory", "output", 
 
 
 def tone(state: str, status: str = "") -> str:
-    """The colour of a run: good, bad, busy, asks or quiet."""
+    """Return the tone of a state or status, which sets its colour: good, bad, busy, asks or quiet."""
     if state in ("running", "queued"):
         return "busy"
     if state in ("waiting", "open"):
@@ -46,13 +46,15 @@ def tone(state: str, status: str = "") -> str:
 
 
 class Line(NamedTuple):
+    """A line of code with its findings."""
+
     number: int
     text: str
     findings: tuple[Any, ...]
 
 
 def lines(text: str, findings: Iterable[Any]) -> tuple[list[Line], bool]:
-    """Code as numbered lines with the findings on each; and whether some was left out."""
+    """Return code as numbered lines with the findings on each, and whether some was left out."""
     by_line: dict[int, list[Any]] = {}
     for finding in findings:
         by_line.setdefault(finding["line"], []).append(finding)
@@ -64,17 +66,17 @@ def lines(text: str, findings: Iterable[Any]) -> tuple[list[Line], bool]:
 
 
 def printed(text: str) -> tuple[str, bool]:
-    """Output as text that is safe to show, and whether some was left out."""
+    """Return output as text that is safe to show, and whether some was left out."""
     return sanitise(text[:MAX_SHOWN]), len(text) > MAX_SHOWN
 
 
 def diff(text: str) -> tuple[list[tuple[str, str]], bool]:
-    """The lines of a diff without its two headers, each with its kind (add, del, hunk or same); and whether some was
-    left out."""
+    """Return the lines of a diff without its two headers, each after its kind (add, del, hunk or same), and whether
+    some were left out."""
     whole = visible(text)
     kinds = {"+": "add", "-": "del", "@": "hunk", "\\": "hunk"}
     rows = whole[:MAX_SHOWN].removesuffix("\n").split("\n") if whole else []
-    # Only at the beginning: `+++ x` further down is an added line `++ x`, which must not be hidden from anybody.
+    # Only at the beginning: further down, `+++ x` is an added line `++ x`, which must not be hidden.
     for header in ("--- ", "+++ "):
         if rows and rows[0].startswith(header):
             rows = rows[1:]
@@ -83,6 +85,7 @@ def diff(text: str) -> tuple[list[tuple[str, str]], bool]:
 
 
 def seconds(value: float | None) -> str:
+    """Format a duration; empty for None."""
     if value is None:
         return ""
     if value < 0.9995:
@@ -91,6 +94,7 @@ def seconds(value: float | None) -> str:
 
 
 def size(value: float | None) -> str:
+    """Format a number of bytes; empty for None."""
     if value is None:
         return ""
     for unit in ("B", "KiB", "MiB", "GiB"):
@@ -101,7 +105,7 @@ def size(value: float | None) -> str:
 
 
 def clock(value: float | str | datetime | None) -> str:
-    """A time, in UTC, as a row has room for it."""
+    """Format a UTC time as a date and a time of day with seconds; empty for None."""
     if value is None or value == "":
         return ""
     if isinstance(value, str):
@@ -114,10 +118,13 @@ def clock(value: float | str | datetime | None) -> str:
 
 
 def took(row: Row) -> float | None:
+    """Return how many seconds a run took; None if it did not start or has not ended."""
     return row.ended - row.started if row.ended and row.started else None
 
 
 class Bar(NamedTuple):
+    """A bar of the chart of runs: its position, height and tone."""
+
     x: float
     y: float
     height: float
@@ -125,7 +132,7 @@ class Bar(NamedTuple):
 
 
 class Hour(NamedTuple):
-    """The last hour in numbers."""
+    """Numbers about the runs of the last hour."""
 
     total: int
     good: str
@@ -136,7 +143,7 @@ class Hour(NamedTuple):
 
 
 def hour(rows: Iterable[Row], now: float) -> Hour:
-    """Runs of the last hour: a bar a minute, by how they ended."""
+    """Summarise the runs of the last hour, with stacked bars for each minute by their tone."""
     minutes: list[dict[str, int]] = [{} for _ in range(60)]
     times, ended, good = [], 0, 0
     for row in rows:
@@ -171,11 +178,11 @@ def hour(rows: Iterable[Row], now: float) -> Hour:
 
 
 DISPLAYED = {"png": "image/png", "jpeg": "image/jpeg", "svg": "image/svg+xml", "html": "text/html"}
-"""How what a run showed can be shown, the best first, and the type of each."""
+"""The kinds of displays that a page can show, best first, with their media types."""
 
 
 class Shown(NamedTuple):
-    """Something that a run showed: its place, the best way to show it (empty: as text), and as text."""
+    """A display of a run: its number, the best kind to show it as (empty: as text), and its text."""
 
     number: int
     kind: str
@@ -183,7 +190,7 @@ class Shown(NamedTuple):
 
 
 def displays(result: Any) -> list[Shown]:
-    """What a run showed beside its output."""
+    """Return the displays of a result, up to a maximum number."""
     found = []
     for number, display in enumerate((result or {}).get("displays", ())[:_MAX_DISPLAYS]):
         data = display["data"]
@@ -193,7 +200,7 @@ def displays(result: Any) -> list[Shown]:
 
 
 class Curve(NamedTuple):
-    """A line of a plot: what it is, its colour, its points in a field of 598 by 100, and its last value."""
+    """A line of a plot: its name, its tone, its points in an area of 598 by 100, and its last value."""
 
     name: str
     tone: str
@@ -202,14 +209,14 @@ class Curve(NamedTuple):
 
 
 class Plot(NamedTuple):
-    """A few lines over the last hour, and the value at the top."""
+    """Lines over the last hour, and the value at the top of the plot."""
 
     curves: tuple[Curve, ...]
     top: str
 
 
 def latency(rows: Iterable[Row], now: float) -> Plot | None:
-    """How long runs took: median and 95th percentile, minute by minute. None if there were none."""
+    """Plot how long runs took, per minute: median and 95th percentile. Return None if no run has ended."""
     minutes: list[list[float]] = [[] for _ in range(60)]
     for row in rows:
         minute = int((now - row.created) // 60)
@@ -224,7 +231,7 @@ def latency(rows: Iterable[Row], now: float) -> Plot | None:
 
 
 def gauges(samples: Iterable[Sample], now: float) -> dict[str, Plot] | None:
-    """Cells and memory over time. None if nothing was measured yet."""
+    """Plot cells and memory over the last hour. Return None if there are no samples."""
     taken = [sample for sample in samples if now - sample.time < _HOUR]
     if not taken:
         return None
@@ -232,7 +239,7 @@ def gauges(samples: Iterable[Sample], now: float) -> dict[str, Plot] | None:
     used = [(sample.time, float(sample.used)) for sample in taken]
     memory = [(sample.time, float(sample.memory)) for sample in taken]
     cells = [(sample.time, float(sample.cells)) for sample in taken]
-    whole = lambda value: f"{value:.0f}"  # noqa: E731 - a word for it
+    whole = lambda value: f"{value:.0f}"  # noqa: E731 - a name for it
     return {
         "Cells": _plot((("armed", "good", ready), ("in use", "busy", used)), now, whole),
         "Memory": _plot((("the server", "quiet", memory), ("its cells", "busy", cells)), now, size),
@@ -248,7 +255,7 @@ def _plot(
     for name, tone_, points in lines:
         placed = [(598 * (1 - (now - at) / _HOUR), 99 - 97 * value / top) for at, value in points]
         text = " ".join(f"{x:.1f},{y:.1f}" for x, y in placed if x >= 0)
-        if len(placed) == 1:  # one point has no line
+        if len(placed) == 1:  # a single point would draw no line
             x, y = placed[0]
             text = f"{x - 3:.1f},{y:.1f} {x + 3:.1f},{y:.1f}"
         curves.append(Curve(name, tone_, text, shown(points[-1][1]) if points else _NONE))
@@ -256,11 +263,11 @@ def _plot(
 
 
 def changes(result: Any) -> tuple[Change, ...]:
-    """What a run did to its project."""
+    """Return the changes that a run made in its project."""
     found = result["effect"]["changes"] if result and result["effect"] and "changes" in result["effect"] else ()
     return msgspec.convert(found, tuple[Change, ...])
 
 
 def result_of(row: Row) -> Any:
-    """The result of a run as plain data; None if there is none."""
+    """Return the result of a run as decoded JSON; None if there is none."""
     return None if row.result is None else json.loads(row.result)

@@ -1,4 +1,4 @@
-"""The addresses of the dashboard, and what each page is given."""
+"""The routes of the dashboard, and the data for each page."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _FRAME = (
 _KINDS = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
 _PAGE = 50
 _MONITORED = 7 * 86400.0
-"""Seconds for which what the monitor found is shown."""
+"""Maximum age, in seconds, of the monitor's findings on the page."""
 _EXAMPLE = """import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
@@ -66,7 +66,7 @@ Asked = Request[Key, str, Any]
 
 @functools.cache
 def _static() -> dict[str, tuple[bytes, str]]:
-    """Every file that a page may load, by a name with a hash of its content: then it can be kept for good."""
+    """Return the static files by names with a hash of their content, so that browsers may cache them for ever."""
     found = {}
     for path in sorted((_HERE / "static").iterdir()):
         text = path.read_text()
@@ -136,9 +136,9 @@ def _to(place: str) -> Response[bytes]:
 
 
 def failed(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
-    """The page for an error. The words of the page itself are ours; those of the error were made safe."""
+    """Return the page for an error. The error's text has no paths of the host: see `problem_of`."""
     if isinstance(error, NoLogin):
-        if request.method == "GET":  # with 401 a browser would log an error for what is none
+        if request.method == "GET":  # a browser would log a 401 as an error
             return _to("/login")
         return _page(request, "login.html", 401, wrong=False)
     status, problem, _ = problem_of(error)
@@ -150,7 +150,7 @@ _open: dict[str, Any] = {"include_in_schema": False, "exception_handlers": {Exce
 _inside: dict[str, Any] = {**_open, "guards": [logged_in]}
 
 
-# --- in and out ---
+# --- login and logout ---
 
 
 @get("/static/{name:str}", include_in_schema=False, sync_to_thread=False)
@@ -279,7 +279,7 @@ async def run_events(request: Asked, run_id: _Id) -> Stream:
 
 @get("/runs/{run_id:str}/files/{name:path}", **_inside)
 async def run_file(request: Asked, run_id: _Id, name: _Name) -> Response[bytes]:
-    """A file that a run brought back: a picture is shown, anything else can only be downloaded."""
+    """Return a file from a run's result. The browser shows pictures; any other file it can only download."""
     result = looks.result_of(row_of(await service_of(request).find(request.user, run_id)))
     held = (result or {}).get("files", {}).get(str(name).lstrip("/"))
     if held is None:
@@ -299,7 +299,7 @@ async def run_file(request: Asked, run_id: _Id, name: _Name) -> Response[bytes]:
 async def run_display(
     request: Asked, run_id: _Id, number: Annotated[int, PathParameter(ge=0, le=1000)], kind: _Name
 ) -> Response[bytes]:
-    """Something that a run showed. The code made it: HTML gets a frame without rights, whoever opens it."""
+    """Return a display of a run. Untrusted code made it, so HTML is always sandboxed, even if opened directly."""
     result = looks.result_of(row_of(await service_of(request).find(request.user, run_id)))
     shown = (result or {}).get("displays", [])
     content = shown[number]["data"].get(looks.DISPLAYED.get(kind, "")) if number < len(shown) else None
@@ -327,7 +327,7 @@ async def run_cancel(request: Asked, run_id: _Id) -> Response[bytes]:
 
 @get("/changes/{run_id:str}", **_inside)
 async def changes_page(request: Asked, run_id: _Id) -> Response[bytes]:
-    """What a run or a session would change in a project, and the answer to it."""
+    """Show what a run or a session would change in a project, with buttons to decide on it."""
     service, key = service_of(request), request.user
     kept, own = await changes.load(service, key, run_id)
     return _page(
@@ -357,7 +357,7 @@ async def decide_changes(request: Asked, run_id: _Id, action: _Name) -> Response
         await changes.undo_as(service, key, run_id)
     try:
         await service.find(key, run_id)
-    except Answered:  # they are a session's
+    except Answered:  # the changes of a session have no run
         return _to(f"/changes/{run_id}")
     return _to(f"/runs/{run_id}#changes")
 
@@ -482,7 +482,7 @@ async def play(request: Asked) -> Response[bytes]:
 
 
 async def _play_in_session(service: Service, key: Key, wanted: RunBody) -> Job:
-    """Run something in the key's session for the playground, which is opened if there is none."""
+    """Run something in the key's playground session. Open one if there is none. Raises `Answered`."""
     if wanted.backend == "monty" or wanted.network:
         what = "Monty has no sessions" if wanted.backend == "monty" else "a session has no network"
         raise Answered(422, what, next="choose a fresh cell")
@@ -544,7 +544,7 @@ async def record(request: Asked) -> Response[bytes]:
 
 @get("/checks", **_inside)
 async def checks(request: Asked) -> Response[bytes]:
-    """What the monitor of this user has found, as it remembers it."""
+    """Show what the monitor of this user has recorded."""
     service, key = service_of(request), request.user
     if not key.may("audit"):
         raise not_allowed("audit")

@@ -1,4 +1,4 @@
-"""The words of the dashboard. The English text is the key of the others."""
+"""The texts of the dashboard. English texts are the keys of the translations."""
 
 from __future__ import annotations
 
@@ -217,13 +217,13 @@ _TABLES = {"en": {}, "pt": _PORTUGUESE}
 
 
 def translator(language: str) -> Callable[[str], str]:
-    """A function from an English text to that language; a text that is not in the table stays as it is."""
+    """Return a function that translates English texts; it leaves a text without a translation as it is."""
     table: dict[str, str] = _TABLES.get(language, {})
     return lambda text: table.get(text, text)
 
 
 def chosen(query: str, cookie: str, accepted: str) -> str:
-    """The language: as asked for, as remembered, or as the browser says."""
+    """Return the language of the query, of the cookie or of the browser, in this order; English by default."""
     for language in (query, cookie):
         if language in LANGUAGES:
             return language

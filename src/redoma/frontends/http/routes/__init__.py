@@ -1,1 +1,1 @@
-"""What has an address under /v1: one file each. `app.ROUTES` lists them."""
+"""The routes, one file per kind of resource. `app.ROUTES` lists them."""

@@ -1,4 +1,4 @@
-"""What all routes share: how one is described, who may use it, and how it answers."""
+"""What all routes share: how to describe a route, who may use it, and how to answer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..keys import Key, Scope
 from ..service import encode
 
 Asked = Request[Key, Any, Any]
-"""A request whose key is known: `user`."""
+"""A request whose key was checked; `user` is the key."""
 
 
 def described(
@@ -26,17 +26,17 @@ def described(
     media_type: str = "application/json",
     also: dict[int, tuple[Any, str]] | None = None,
 ) -> dict[str, Any]:
-    """Return what a route's decorator takes beside its path.
+    """Return the arguments of a route's decorator other than its path.
 
     Args:
-        tag: The part of the OpenAPI document that it is in.
-        summary: What it does.
-        kind: What it answers with.
-        about: What that answer means.
-        scope: What a key must have to use it. Any key may by default, and the route decides what it sees.
-        status: The status of that answer.
-        media_type: The type of that answer.
-        also: Other answers that are no errors, by status.
+        tag: The route's tag in the OpenAPI document.
+        summary: What the route does.
+        kind: The type of the answer.
+        about: What the answer means.
+        scope: The scope that a key needs. By default any key may use the route, and the route decides what it sees.
+        status: The status of the answer.
+        media_type: The media type of the answer.
+        also: Other answers that are not errors, by status.
     """
     answers = {status: (kind, about), **(also or {})}
     return {
@@ -52,7 +52,7 @@ def described(
 
 
 def reply(content: Any, status: int = 200, *, location: str = "") -> Response[bytes]:
-    """Answer with JSON: a struct, or bytes that are JSON already."""
+    """Return a JSON response. `content` is a struct, or bytes that are JSON already."""
     data = content if isinstance(content, bytes) else encode(content)
     headers = {"Location": location} if location else {}
     return Response(data, media_type="application/json", status_code=status, headers=headers)

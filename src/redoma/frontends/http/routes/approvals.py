@@ -1,4 +1,4 @@
-"""Approvals: what waits for a person, and their answers. Whoever has asked can't answer."""
+"""Approvals: requests that wait for a person, and the answers. A key can't answer its own request."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _Said = Annotated[Answer, Body(examples=[Example(summary="A reason", value={"rea
 
 
 def view(service: Service, key: Key, entry: Entry, *, whole: bool) -> ApprovalView:
-    """A question as it is told; `whole` with all of its text and its effect."""
+    """Return an approval as callers see it; with `whole`, include its effect and its full text."""
     ask, given = entry.ask, entry.approval
     effect = ask.effect
     if effect is not None:
@@ -55,7 +55,10 @@ def view(service: Service, key: Key, entry: Entry, *, whole: bool) -> ApprovalVi
 
 
 async def visible(service: Service, key: Key, *, everything: bool = False) -> list[Entry]:
-    """The questions that a key may see, oldest first: all with the scope approve or audit, else its own."""
+    """Return the approvals that a key may see, oldest first: all with the scope approve or audit, otherwise its own.
+
+    Only open ones, unless `everything` is set.
+    """
     states = STATES if everything else ("open",)
     entries = await asyncio.to_thread(service.ledger.entries, *states)
     all_of_them = key.may("approve") or key.may("audit")
@@ -63,7 +66,7 @@ async def visible(service: Service, key: Key, *, everything: bool = False) -> li
 
 
 async def load(service: Service, key: Key, prefix: str) -> Entry:
-    """One question that a key may see. Raises `Answered` (404)."""
+    """Return an approval that a key may see, by its id or the beginning of it. Raises `Answered` (404)."""
     if not _ID.match(prefix):
         raise not_found("approval")
     try:
@@ -79,7 +82,11 @@ async def load(service: Service, key: Key, prefix: str) -> Entry:
 async def decide(
     service: Service, key: Key, prefix: str, decision: Literal["approved", "denied"], said: Answer
 ) -> Entry:
-    """Answer a question. Raises `Answered` for what somebody has asked themselves, `ApprovalError` for the rest."""
+    """Answer an approval and return it.
+
+    Raises `Answered` if the key asked for it itself, if it may not see it or if the digest differs; otherwise
+    `ApprovalError`.
+    """
     entry = await load(service, key, prefix)
     ask = entry.ask
     if key.owns(ask.requester):

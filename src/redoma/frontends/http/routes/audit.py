@@ -1,4 +1,4 @@
-"""The audit log: searched, and verified."""
+"""Search and verify the audit log."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MAX_TEXT = 4000
 
 
 def found(service: Service, query: Query, *, days: float, limit: int) -> tuple[AuditRun, ...]:
-    """The runs on record that fit, newest first."""
+    """Return the newest `limit` runs of the last `days` in the audit log that match, newest first."""
     since = datetime.now(UTC) - timedelta(days=days)
     records = service.audit.records(since, kinds={"intent", "outcome"})
     return tuple(_row(run) for run in reversed(deque(search(records, query), maxlen=limit)))
@@ -35,7 +35,7 @@ def _row(run: Run) -> AuditRun:
 
 
 def verified(service: Service, expected: str | None = None) -> AuditStatus:
-    """Whether the chain of records is whole."""
+    """Verify the chain of records; with `expected`, also against a hash that was kept elsewhere."""
     found = service.audit.verify(expected)
     problem = f"{found.problem.kind}: {found.problem.message}" if found.problem else ""
     return AuditStatus(ok=found.ok, records=found.records, head=found.head, problem=without_paths(problem))

@@ -1,5 +1,5 @@
-"""Changes: what runs in overlays would do to a project. Whoever ran something can look at it and drop it; to apply or
-undo it takes somebody else, with the scope approve."""
+"""Changes that runs in overlays would make to a project. A key can show and discard the changes of its own runs; only
+another key, with the scope approve, can apply or undo them."""
 
 from __future__ import annotations
 
@@ -30,13 +30,14 @@ _Which = Annotated[
 
 
 def view(service: Service, kept: Kept, *, whole: bool = False) -> ChangesView:
+    """Return kept changes as callers see them; with `whole`, include the effect."""
     effect = msgspec.structs.replace(kept.effect, project=service.project_name(kept.effect.project))
     return ChangesView(
         id=kept.id,
         state=kept.state,
         project=effect.project,
         command=str(kept.about.get("command", "")),
-        time=moment(kept.time) or moment(0.0),  # type: ignore[arg-type] # a time has a moment
+        time=moment(kept.time) or moment(0.0),  # type: ignore[arg-type] # never None for a number
         since=moment(kept.since) or moment(0.0),  # type: ignore[arg-type] # the same
         applied=kept.applied,
         left=kept.left,
@@ -45,8 +46,8 @@ def view(service: Service, kept: Kept, *, whole: bool = False) -> ChangesView:
     )
 
 
-async def load(service: Service, key: Key, id: str) -> tuple[Kept, bool]:  # noqa: A002 - the run's own word
-    """Kept changes that a key may see, and whether they are of its own run. Raises `Answered` (404)."""
+async def load(service: Service, key: Key, id: str) -> tuple[Kept, bool]:  # noqa: A002 - the run's field name
+    """Return kept changes that a key may see, and whether its own run made them. Raises `Answered` (404)."""
     if not _ID.match(id):
         raise not_found("change")
     try:
@@ -60,12 +61,12 @@ async def load(service: Service, key: Key, id: str) -> tuple[Kept, bool]:  # noq
 
 
 def is_own(key: Key, kept: Kept) -> bool:
-    """Whether a run or a session of this key has made these changes, by whatever way in."""
+    """Return whether a run or session of this key made these changes, through any interface."""
     return key.owns(str(kept.about.get("requester", "")))
 
 
 async def visible(service: Service, key: Key) -> list[Kept]:
-    """Kept changes that a key may see, newest first."""
+    """Return the kept changes that a key may see, newest first."""
     found = await asyncio.to_thread(service.executor.projects.changes.list)
     if not (key.may("approve") or key.may("audit")):
         found = tuple(kept for kept in found if is_own(key, kept))
@@ -73,7 +74,8 @@ async def visible(service: Service, key: Key) -> list[Kept]:
 
 
 async def apply_as(service: Service, key: Key, id: str, body: ApplyBody) -> Kept:  # noqa: A002 - as above
-    """Apply changes that another key's run has made. Raises `ApprovalError` if policy wants that approved first."""
+    """Apply changes of another key's run. Raises `Answered` if it is the key's own, `ApprovalError` if policy requires
+    an approval first."""
     kept, own = await load(service, key, id)
     if own:
         raise _two()
@@ -81,6 +83,7 @@ async def apply_as(service: Service, key: Key, id: str, body: ApplyBody) -> Kept
 
 
 async def undo_as(service: Service, key: Key, id: str) -> Kept:  # noqa: A002 - as above
+    """Undo applied changes of another key's run. Raises `Answered` if it is the key's own."""
     kept, own = await load(service, key, id)
     if own:
         raise _two()
@@ -88,6 +91,7 @@ async def undo_as(service: Service, key: Key, id: str) -> Kept:  # noqa: A002 - 
 
 
 async def discard_as(service: Service, key: Key, id: str) -> Kept:  # noqa: A002 - as above
+    """Discard changes of the key's own run, or with the scope approve of any run. Raises `Answered` (404)."""
     kept, own = await load(service, key, id)
     if not own and not key.may("approve"):
         raise not_found("change")

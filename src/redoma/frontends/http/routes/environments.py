@@ -1,4 +1,4 @@
-"""Environments: packages that runs and sessions find, by name. Every key may see and use them; an admin makes them."""
+"""Environments: named sets of packages for runs and sessions. Every key may see and use them; admin keys make them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _store(request: Asked) -> Store:
 
 
 async def _found(request: Asked, name: str) -> Environment:
-    """The environment of that name, also one for another interpreter. Raises `Answered` (404)."""
+    """Return the environment of that name, even if it is for another interpreter. Raises `Answered` (404)."""
     try:
         check_name(name)
     except InvalidRequest:

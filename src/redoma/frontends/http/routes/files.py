@@ -1,4 +1,4 @@
-"""Files of a session. A path is one of the cell: none leads to a file of the host."""
+"""Files of a session. Paths are resolved inside the cell, so none leads to a file of the host."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _Part = Annotated[
     ),
 ]
 _WHERE, _SIZE = "X-Redoma-File", "X-Redoma-Size"
-"""Headers of a piece: which file it is of (between two pieces, another may take its name), and how long that is."""
+"""Headers of a piece: an id of its file (between two pieces, another file may take its name), and the file's size."""
 
 
 @get(
@@ -86,7 +86,7 @@ async def session_file_read(
             headers |= {_WHERE: piece.file, _SIZE: str(piece.size)}
             return Response(piece.data, media_type="application/octet-stream", headers=headers)
         pieces = files.chunks(path)
-        first = await anext(pieces, b"")  # what is wrong with it shows now, while there can be another answer
+        first = await anext(pieces, b"")  # errors must come before the answer begins
     return Stream(_rest(first, pieces), media_type="application/octet-stream", headers=headers)
 
 

@@ -1,4 +1,4 @@
-"""Keys: made, listed and revoked over HTTP, by whoever has the scope admin."""
+"""Create, list and revoke keys over HTTP. Needs the scope admin."""
 
 from __future__ import annotations
 

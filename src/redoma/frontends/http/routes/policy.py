@@ -1,4 +1,4 @@
-"""Policy: what it says of something, without running it."""
+"""Check what policy says about code or a command, without running it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _Asked = Annotated[
 
 
 def judged(service: Service, key: Key, body: CheckBody) -> Checked:
-    """The verdict on what a key would ask for."""
+    """Return the verdict on a request that a key would make."""
     wanted = RunBody(code=body.code, argv=body.argv, language=body.language)
     submission = service.prepare(key, wanted)
     found = service.executor.judge(Submission(request=submission.request, policy=body.policy))

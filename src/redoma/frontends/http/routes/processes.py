@@ -1,5 +1,5 @@
-"""Processes in the background of a session. Each is a run: `/v1/runs/ID` shows it, `…/events` follows it, `…/cancel`
-ends it."""
+"""Background processes of a session. Each is a run: `/v1/runs/ID` shows it, `…/events` follows it, `…/cancel` ends
+it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _view(job: Job, names: dict[str, str]) -> ProcessView:
 
 
 def _running(request: Asked, session_id: str, process_id: str) -> AsyncSessionProcess:
-    """A process that has not ended. Raises `Answered` (404)."""
+    """Return a process that was started and has not ended. Raises `Answered` (404)."""
     for job in service_of(request).processes(own(request, session_id)):
         if job.row.id == process_id and job.process is not None and job.has_begun:
             return job.process

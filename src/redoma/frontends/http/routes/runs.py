@@ -1,4 +1,4 @@
-"""Runs: asked for, followed, looked up, cancelled."""
+"""Start, follow, look up and cancel runs."""
 
 from __future__ import annotations
 
@@ -23,8 +23,7 @@ from .answers import Asked, described, reply
 
 T = TypeVar("T")
 _BEAT = 15.0
-"""Seconds after which something is sent to whoever follows a run that says nothing, so that nobody in between gives the
-connection up."""
+"""Seconds without an event after which a comment is sent on an event stream, so that no proxy closes it."""
 _TITLE = 80
 
 _EXAMPLES = [
@@ -58,12 +57,12 @@ _Id = Annotated[str, PathParameter(description="The run's id.", max_length=64)]
 
 
 def summary(row: Row, names: dict[str, str]) -> RunSummary:
-    """A run for a list; `names` are those of the keys."""
+    """Return a run as a list shows it. `names` maps the ids of keys to their names."""
     return RunSummary(**fields(row, names))
 
 
 def view(row: Row, names: dict[str, str]) -> bytes:
-    """A run with its request and its result, as JSON."""
+    """Return a run with its request and its result, as JSON."""
     shape = {
         **fields(row, names),
         "request": row.body,
@@ -73,7 +72,7 @@ def view(row: Row, names: dict[str, str]) -> bytes:
 
 
 def fields(row: Row, names: dict[str, str]) -> dict[str, Any]:
-    """What `RunSummary` has of a run."""
+    """Return the fields of a run's `RunSummary`."""
     text = row.body.label or row.body.code or " ".join(row.body.argv)
     return {
         "id": row.id,
@@ -93,12 +92,12 @@ def fields(row: Row, names: dict[str, str]) -> dict[str, Any]:
 
 
 async def key_names(service: Service) -> dict[str, str]:
-    """Id → name of every key."""
+    """Return the names of all keys by their ids."""
     return {key.id: key.name for key in await asyncio.to_thread(service.keys.list)}
 
 
 async def awaited(request: Asked, job: Job, work: Coroutine[Any, Any, T]) -> T:
-    """Wait for something of a run. If its caller goes away meanwhile, it is cancelled, unless it is kept for later."""
+    """Wait for `work` on a run and return its result. If the client disconnects, cancel the run, unless durable."""
     waiting = asyncio.ensure_future(work)
     await _until_gone(request, waiting)
     if not waiting.done() and not job.durable and job.task is not None:
@@ -108,7 +107,7 @@ async def awaited(request: Asked, job: Job, work: Coroutine[Any, Any, T]) -> T:
 
 
 async def unless_gone(request: Asked, work: Coroutine[Any, Any, T]) -> T:
-    """Do something that may take for ever; it is given up when its caller goes away."""
+    """Wait for `work`, which may never end, and return its result. Cancel it if the client disconnects."""
     doing = asyncio.ensure_future(work)
     await _until_gone(request, doing)
     if not doing.done():
@@ -117,7 +116,7 @@ async def unless_gone(request: Asked, work: Coroutine[Any, Any, T]) -> T:
 
 
 async def _until_gone(request: Asked, doing: asyncio.Future[T]) -> None:
-    """Wait until something is done, or its caller has gone away."""
+    """Wait until `doing` is done or the client has disconnected."""
     gone = asyncio.ensure_future(_gone(request))
     either: set[asyncio.Future[Any]] = {gone, doing}
     try:
@@ -127,7 +126,7 @@ async def _until_gone(request: Asked, doing: asyncio.Future[T]) -> None:
 
 
 def result_of(row: Row) -> bytes:
-    """The result of a run, as JSON. Raises `Answered` if it has none."""
+    """Return the result of a run as JSON. Raises `Answered` if it has none."""
     if row.result is None:
         raise Answered(503 if row.state == "interrupted" else 409, f"the run is {row.state}", why=row.note)
     return row.result
@@ -245,7 +244,7 @@ async def run_cancel(request: Asked, run_id: _Id) -> Response[bytes]:
 
 
 def events(service: Service, found: Job | Row, *, cancels: bool) -> Stream:
-    """Events of a run for `EventSource`. `cancels`: the run ends with whoever follows it."""
+    """Stream the events of a run for `EventSource`. With `cancels`, cancel the run if the client disconnects."""
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
     return Stream(_lines(service, found, cancels=cancels), media_type="text/event-stream", headers=headers)
 
@@ -265,7 +264,7 @@ async def _lines(service: Service, found: Job | Row, *, cancels: bool) -> AsyncI
             except StopAsyncIteration:
                 return
             pending = None
-            # JSON has no line breaks of its own, so it is one `data` line.
+            # Encoded JSON has no line breaks, so it fits one `data` line.
             yield b"event: " + name.encode() + b"\ndata: " + encode(data) + b"\n\n"
     finally:
         if pending is not None:

@@ -1,4 +1,4 @@
-"""Sessions: opened, used, copied, restarted, closed. A key uses its own only."""
+"""Open, use, copy, restart and close sessions. A key can use only its own."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ async def _view(request: Asked, held: Held) -> SessionView:
 
 
 def own(request: Asked, session_id: str) -> Held:
-    """The session, if this key has opened it. Raises `Answered` (404)."""
+    """Return the session if this key opened it. Raises `Answered` (404)."""
     return service_of(request).sessions.find(request.user, session_id)
 
 
@@ -185,7 +185,7 @@ async def session_complete(request: Asked, session_id: Id, data: _Typed) -> Resp
         return reply(Names(names=tuple(await held.session.complete(data.text, context=data.context))))
 
 
-# --- files ---
+# --- usage, contexts, copies, changes ---
 
 
 @get(
@@ -266,7 +266,7 @@ async def session_keep(request: Asked, session_id: Id) -> Response[bytes]:
 )
 async def session_discard(request: Asked, session_id: Id) -> Response[bytes]:
     held = own(request, session_id)
-    with held.copying():  # it goes on as a copy of itself
+    with held.copying():  # the session continues as a copy of itself
         await held.session.discard()
     return reply(Done())
 

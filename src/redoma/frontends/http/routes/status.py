@@ -1,4 +1,4 @@
-"""The server itself: whether it is there, whether it takes runs, and its numbers."""
+"""The server itself: whether it answers, whether it accepts runs, and its metrics."""
 
 from __future__ import annotations
 
