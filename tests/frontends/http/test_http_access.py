@@ -22,10 +22,11 @@ from uvicorn.server import ServerState
 from redoma.config import AuditConfig, Config
 from redoma.frontends.http.bodies import RunBody
 from redoma.frontends.http.keys import Keys
+from redoma.frontends.http.problems import problem_of
 from redoma.frontends.http.server import Connection
 from redoma.frontends.http.service import Service
 from redoma.frontends.http.store import open_store
-from redoma.lib.errors import InvalidRequest
+from redoma.lib.errors import InvalidRequest, StoreError
 from serving import Serving
 
 ALL = [
@@ -364,3 +365,11 @@ async def test_a_body_in_tiny_chunks_is_read_in_small_turns() -> None:
         writer.close()
     assert sum(pieces) > 200_000
     assert max(pieces) <= 16 << 10
+
+
+def test_what_failed_on_this_host_is_in_the_log_and_not_in_the_answer(caplog: pytest.LogCaptureFixture) -> None:
+    status, problem, _ = problem_of(StoreError("the database in /srv/state can't be used", why="the disk is\nfull"))
+    assert status == 503
+    assert "/srv" not in repr(problem)
+    assert "/srv/state" in caplog.text
+    assert "the disk is full" in caplog.text

@@ -1,7 +1,7 @@
 """Turn errors into answers: what happened, why, what to do next.
 
 Only errors about the caller's own request are described in full. Errors of this host (its storage, its sandbox, a bug)
-are described in general words, because callers must not learn details of the host; the log names the kind of error.
+are described in general words, because callers must not learn details of the host; the log has them in full.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def problem_of(error: Exception) -> tuple[int, Problem, int]:
         case BackendUnavailable():  # what this host lacks; results of runs name it too
             return 503, _told(error), 60
         case StoreError() | AuditError() | BackendError():
-            tell(ERROR, "service.failed", error=type(error).__name__)
+            tell(ERROR, "service.failed", error=type(error).__name__, why=" ".join(sanitise(str(error)).split())[:_MAX_TEXT])
             words = Problem(
                 error="the server can't do this now",
                 why="its own storage or its sandbox failed",
