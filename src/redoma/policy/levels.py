@@ -217,7 +217,7 @@ def _is_plainly_around(args: Sequence[str]) -> bool:
 
 
 def _shows(args: Sequence[str]) -> bool:
-    """Return whether `date` only shows the time: `date 0101` sets the clock, `date +%F` and `date -d yesterday` don't."""
+    """Return whether `date` only shows the time: `date 0101` sets the clock; `date +%F` and `date -d now` show it."""
     given = [*args]
     while given:
         word = given.pop(0)

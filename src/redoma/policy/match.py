@@ -159,7 +159,7 @@ def _argument_forms(args: Sequence[str]) -> list[str]:
 
 
 def has_flag(args: Sequence[str], spellings: frozenset[str]) -> bool:
-    """Return whether one of the options is given, on its own, in a bundle or abbreviated, or may be (unknown option)."""
+    """Return whether one of the options is given (alone, in a bundle or abbreviated), or may be (unknown option)."""
     for arg in args[: options_end(args)]:
         if arg in spellings or arg.partition("=")[0] in spellings:
             return True
@@ -402,7 +402,7 @@ class Matcher:
                         yield rule, "unless" if _excused(rule, fact.name) else "literal"
 
     def secrets(self, text: str, language: str) -> list[str]:
-        """Return the text of the group `secret` of each match. If that is too short to be searched for, return the whole
+        """Return the text of the group `secret` of each match. If that is too short to be searched for, use the whole
         match instead."""
         found: list[str] = []
         for rule in self._of_text:

@@ -56,7 +56,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     flags: tuple[str, ...] = ()
     """Options that must all be given, each with its spellings: "-r|-R|--recursive". `-rf` contains both -r and -f."""
     args: tuple[str, ...] = ()
-    """Globs on arguments after quote removal, as written and as a normalised path. "" matches if there is no operand."""
+    """Globs on arguments after quote removal, as written and as a normalised path. "" matches if no operand is given."""
     writes: tuple[str, ...] = ()
     """Globs on the paths it writes to, by redirection or as its targets."""
     unless: str = ""
@@ -233,8 +233,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @functools.cached_property
     def digest(self) -> str:
-        """The SHA-256 of everything that can change a verdict. It includes the examples, which can't: leaving them out
-        isn't worth the effort."""
+        """The SHA-256 of everything that can change a verdict. It also covers the examples, which can't change one;
+        including them costs little."""
         import hashlib
 
         return hashlib.sha256(self.encoded).hexdigest()
