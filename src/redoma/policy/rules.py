@@ -56,7 +56,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     flags: tuple[str, ...] = ()
     """Options that must all be given, each with its spellings: "-r|-R|--recursive". `-rf` contains both -r and -f."""
     args: tuple[str, ...] = ()
-    """Globs on arguments after quote removal, as written and as a normalised path. "" matches if no operand is given."""
+    """Globs on arguments after quote removal, as written and as a normalised path. "" matches if there's no operand."""
     writes: tuple[str, ...] = ()
     """Globs on the paths it writes to, by redirection or as its targets."""
     unless: str = ""

@@ -389,7 +389,7 @@ class Commands:
         return () if known else (UNKNOWN,)
 
     def name(self, name: str, words: tuple[Word, ...], at: Place) -> list[tuple[Word, ...]]:
-        """Report a command's name that is hidden or unknown; return the commands it may be if unknown parts are empty."""
+        """Report a command name that is hidden or unknown; return the commands it may be if unknown parts are empty."""
         first = words[0]
         if (first.glob and name != "[") or first.built or not name.isascii():
             self.trait("shell.obscured-command", at)

@@ -72,7 +72,8 @@ class Sums:
             self.computes(" ".join(operands), at)
 
     def expands(self, text: str, at: tuple[int, int, str]) -> None:
-        """Record what an expansion evaluates: `${!name}` the subscript in its value, `${text:from:length}` both numbers."""
+        """Record what an expansion evaluates: in `${!name}` the subscript in its value, in `${text:from:length}` both
+        numbers."""
         if indirect := _INDIRECT.match(text):
             self.computes(indirect[1], at)
         elif part := _PART.match(text):
