@@ -51,7 +51,7 @@ class Word(msgspec.Struct, frozen=True, gc=False):
     glob: bool = False
     """Whether it contains an unquoted `*`, `?` or `[`."""
     built: bool = False
-    """Whether its letters were hidden by hex escapes, braces, quotes in the middle or a substitution that only echoes."""
+    """Whether its letters were hidden: hex escapes, braces, quotes in the middle, a substitution that only echoes."""
     loose: bool = False
     """Whether it contains an unquoted unknown part, which may expand to several words or none."""
     makers: frozenset[str] = frozenset()
@@ -110,7 +110,7 @@ class Variables:
         self.values.pop(name, None)
 
     def join(self, other: Variables) -> None:
-        """Merge in the variables of another path through the script: after a branch, either path may have been taken."""
+        """Merge in the variables of another path through the script: after a branch, both paths are possible."""
         for name in list(self.values):
             theirs = other.values.get(name)
             if theirs is None:

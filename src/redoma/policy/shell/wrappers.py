@@ -26,7 +26,7 @@ _Unwrap = Callable[[str, list[Word], str | None], Iterator[Step]]
 _PAIR_HEADS = frozenset(first for first, space, _ in (name.partition(" ") for name in PREFIXES) if space)
 _LOGIN = pattern(r"-[AbEeHKknPSsvBfmp]*[il]|--lo")
 LOGIN = "su -l -c"
-"""`via` of commands that start in the home directory of another user."""
+"""`via` of commands that start in the home directory of the target user."""
 _LOADER = pattern(r"ld[-.\w]*\.so(?:\.\d+)*\Z")
 
 
@@ -57,7 +57,7 @@ def unwrap(name: str, args: Sequence[Word], fed: str | None) -> list[Step]:
 
 def _directory(name: str, rest: list[Word], command: tuple[Word, ...]) -> str | None:
     """Return the directory that a wrapper changes to before it runs the command: `env -C / rm -rf etc`. UNKNOWN if `..`
-    follows a name, which may be a link, or for the home directory of another user."""
+    follows a name, which may be a link, or if `sudo` changes to the target user's home."""
     letter = {"env": "-C", "sudo": "-D"}.get(name)
     if letter is None:
         return None
