@@ -43,7 +43,7 @@ _PLAIN_OPTION = compiled_later(r"--no-.*|--(?:verbose|quiet|silent|yes|debug)|-[
 def glob_expression(glob: str) -> str:
     """Return a regular expression for a shell glob, to be matched against a whole string. `$` matches an unknown part.
 
-    Each `*` becomes part of an atomic group, so a failed match is given up at once and not retried from every earlier
+    Each `*` but the last is in an atomic group, so a failed match is given up at once, not retried from every earlier
     position: matching `*a*a*a*b` against a long word costs as much as reading the word a few times.
     """
     pieces = [""]
