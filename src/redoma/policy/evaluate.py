@@ -1,4 +1,4 @@
-"""From a request to a verdict."""
+"""Evaluate a request: compute a policy's verdict on it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MAX_FINDINGS = 200
 MAX_SECRETS = 20
 
 UNREADABLE = "policy.unreadable"
-"""The rule id of a finding about the checker itself; it is not in any pack, so it can't be switched off."""
+"""The rule id of a finding about a failure of the checker itself. No pack contains it, so it can't be switched off."""
 
 
 def evaluate(
@@ -31,11 +31,12 @@ def evaluate(
     entry: str = "",
     reading: Reading | None = None,
 ) -> Evaluation:
-    """The policy's verdict on a request, with every finding. Never raises; reads nothing but its arguments.
+    """Return the policy's verdict on a request, with its findings. Never raises; uses nothing but its arguments.
 
-    `reach`: what the run could touch. `live_input`: it can be given input while it runs, beside that of the request,
-    which nobody can read beforehand. `entry`: the address of the configured executor that runs it. `reading`: of the
-    same request, if its facts are wanted elsewhere, too.
+    `reach`: what the run could touch. `live_input`: whether the run can receive input, besides that of the request,
+    that nobody can check beforehand. `entry`: the address of the configured executor that runs it. `reading`: an
+    existing reading of the same request, to avoid reading it twice. Of more than `MAX_FINDINGS` findings, the strictest
+    are kept.
     """
     if not policy.rules:
         return Evaluation(policy=policy.name, digest=policy.digest, reach=reach)
@@ -43,9 +44,9 @@ def evaluate(
     try:
         facts = facts_for(policy, reading or Reading(request), live_input=live_input)
         findings = weighed(policy, policy.matcher.findings(facts, request.text, language), reach)
-        if not live_input:  # a permit covers a whole request, not input that comes later
+        if not live_input:  # a permit covers a whole request, but not input that arrives later
             findings = permitted(policy, request, findings, entry)
-    except Exception as error:  # a hole in the checker must not become a hole in the policy: refuse and say so
+    except Exception as error:  # a bug in the checker must not let a request pass: refuse and say so
         findings = [
             Finding(
                 rule=UNREADABLE,
@@ -61,7 +62,7 @@ def evaluate(
 
 
 def weighed(policy: Policy, findings: list[Finding], reach: Reach) -> list[Finding]:
-    """The findings, each with the decision that it comes to for a run with this reach. None is left out."""
+    """Return all findings, each with the decision that applies to a run with this reach."""
     return [_weighed(each, policy.by_id[each.rule], reach, by_text=policy.by_text) for each in findings]
 
 
@@ -72,7 +73,8 @@ def _weighed(finding: Finding, rule: Rule, reach: Reach, *, by_text: bool) -> Fi
     elif any(map(reach.holds, rule.touches)):
         return finding
     elif reach.files == "later" and not rule.at_once:
-        # Nothing happens before somebody applies it, and is asked then. A refusal by the owner's own rule stays one.
+        # Nothing happens until somebody applies the changes, and that person is asked then. A refusal by the owner's
+        # own rule, which has no `touches`, stays a refusal.
         if decision is Decision.PROMPT or (rule.touches and not by_text):
             decision, why = Decision.ALLOW, LATER if _is_later(rule) else reach.lacks(rule.touches)
     elif rule.touches and not rule.outright and (rule.by_reach or not by_text):
@@ -81,7 +83,8 @@ def _weighed(finding: Finding, rule: Rule, reach: Reach, *, by_text: bool) -> Fi
 
 
 def _of_effect(rule: Rule, reach: Reach, by_text: bool) -> tuple[Decision, str]:
-    """The decision on changes that are about to be applied. A person sees those, so they are asked, not refused."""
+    """Return the decision on changes that are about to be applied, and why the rule doesn't apply, if so. A person sees
+    these changes, so a rule that touches files asks instead of refusing, unless the policy judges by text alone."""
     if rule.at_once:
         return Decision.ALLOW, "it has run"
     if _is_later(rule):
@@ -94,13 +97,13 @@ def _is_later(rule: Rule) -> bool:
 
 
 def secrets_in(policy: Policy, request: Request) -> list[str]:
-    """Secrets that only a rule's pattern can tell (`password=…`), for redaction. They are not in the evaluation, which
-    is put on record."""
+    """Return the secrets that only a rule's pattern finds (`password=…`), for redaction. The evaluation doesn't contain
+    them, because it is recorded."""
     return policy.matcher.secrets(request.text, "bash" if request.language == "command" else request.language)
 
 
 def permitted(policy: Policy, request: Request, findings: list[Finding], entry: str) -> list[Finding]:
-    """The findings, with those allowed that a permit of the configuration covers for exactly this request."""
+    """Return the findings; those that a configured permit covers for exactly this request are changed to `allow`."""
     if not policy.permits or not findings:
         return findings
     permits = policy.covering(request, entry)
@@ -113,7 +116,7 @@ def permitted(policy: Policy, request: Request, findings: list[Finding], entry: 
 
 
 def facts_for(policy: Policy, reading: Reading, *, live_input: bool = False) -> list[Fact]:
-    """The facts of a request, as far as a rule of the policy asks."""
+    """Return the facts of a request. Expensive checks are made only if a rule of the policy needs them."""
     compiled = "python.syntax-error" in policy.matcher.traits
     request = reading.request
     source = reading.facts(live_input=live_input, compiled=compiled)
@@ -121,13 +124,13 @@ def facts_for(policy: Policy, reading: Reading, *, live_input: bool = False) -> 
 
 
 def _packages(request: Request) -> Iterator[Fact]:
-    """Packages that have to be installed first."""
+    """Yield a trait if packages have to be installed first."""
     if request.uses is not None and not request.uses.digest:
         yield Trait(name="packages.install", text=", ".join(request.uses.packages))
 
 
 def _hosts(policy: Policy, request: Request) -> Iterator[Fact]:
-    """The hosts that it may reach, but for those that the configuration allows."""
+    """Yield traits for the hosts that the request may reach, except those that the configuration allows."""
     for rule in request.network:
         if any(own.covers(rule) for own in policy.hosts):
             continue
@@ -139,7 +142,7 @@ def _hosts(policy: Policy, request: Request) -> Iterator[Fact]:
 
 
 def _secrets(policy: Policy, request: Request) -> Iterator[Fact]:
-    """Secrets in the text. Looked for only if a rule asks: it is the most expensive check."""
+    """Yield a trait for each secret in the text, if a rule needs them: this is the most expensive check."""
     if "source.secret" in policy.matcher.traits and len(request.text) <= MAX_SOURCE:
         from .. import redaction
 

@@ -1,4 +1,4 @@
-"""Which files a request would execute, as far as that can be told from its words. Pure: nothing is looked at."""
+"""Find the files that a request would execute, as far as its text shows. Pure: no file is read."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from .options import grammar_of, operands, values_of
 from .reading import Reading
 
 _ELSEWHERE = names("ssh docker podman nerdctl kubectl oc")
-"""Programs that run a command on another machine, or among other files than these."""
+"""Programs that run a command on another machine or in another file system."""
 _OTHER_ROOT = names("chroot proot unshare nsenter")
 _BUILTINS = names("""
     : . [ alias bg break builtin caller cd command compgen complete continue declare dirs disown echo enable eval
@@ -55,7 +55,8 @@ _LOADERS = names("""
     readline site venv tkinter distutils setuptools shelve pipes _pickle _ctypes _posixsubprocess joblib.load dill
     cloudpickle torch.load sh pexpect plumbum invoke fabric cffi jinja2.Template
 """)
-"""What runs files that no import names, or has imports find others: calls, and everything below these names."""
+"""Python names that run files no import names, or that change which files imports find. A name covers everything
+below it."""
 _LOADING_METHODS = tuple(
     f".{name}"
     for name in names("""
@@ -69,8 +70,8 @@ _INNARDS = re.compile(
     r"|\Aimportlib\.(?!(?:(?:import_module|__import__|reload|invalidate_caches|metadata|resources)(?:\.|\Z)))"
     r"|\A(?:(?:os|posix)\.environb?|sys\.modules)\.(?!(?:get|keys|values|items|copy|__(?:getitem|contains|len|iter)__)\Z)"
 )
-"""Parts of objects that lead to any function or module, machinery of imports, and calls that change a table on which
-later commands and imports depend."""
+"""Attributes that lead to any function or module, import machinery, and calls that change a table on which later
+commands and imports depend (`os.environ`, `sys.modules`)."""
 QUIET_MODULES = names("""
     __future__ __main__ _thread abc argparse array ast asyncio atexit base64 binascii bisect builtins bz2 calendar cmath
     codecs collections colorsys concurrent configparser contextlib contextvars copy copyreg crypt csv ctypes curses
@@ -87,8 +88,9 @@ QUIET_MODULES = names("""
     matplotlib msgspec numpy openpyxl packaging pandas PIL psutil psycopg psycopg2 pymysql pytz redis requests rich
     scipy simplejson six tabulate toml tqdm typing_extensions urllib3 yaml
 """)
-"""Python modules that run nothing but what their calls above are given. Whatever another module of the system may run,
-an approval can't be bound to it: as with programs, what is missing here costs a question, never an alarm."""
+"""Python modules that run no other files, except through the calls listed above. Another installed module may run
+anything, and an approval can't be bound to that. As with programs, an entry missing here costs an extra question, never
+a finding."""
 _UNBOUND = {
     "shell.dynamic-command": "which program it runs is only known when it runs",
     "python.dynamic-command": "which program it runs is only known when it runs",
@@ -108,15 +110,15 @@ _UNBOUND = {
 _CHANGES_DIRECTORY = names("os.chdir os.fchdir contextlib.chdir")
 _SETS_HOOK = "a variable makes programs run something else"
 _START_UP = ("BASH_ENV", "ENV")
-"""Variables that name a script which shells run first."""
+"""Variables that name a script which a shell runs when it starts."""
 _MOVES = names("""
     HOME XDG_CONFIG_HOME SHELL PYTHONWARNINGS CURL_HOME GNUPGHOME ZIPOPT MYSQL_HOME LIBMYSQL_PLUGIN_DIR RSH
     SYSTEM_WGETRC
 """)
-"""Too ordinary to be asked about, but what programs run may depend on them."""
+"""Variables too ordinary to ask about, although they may decide which files programs run."""
 _TAME_SHELL = compiled_later(r"/(?:usr/)?bin/(?:ba|da|z|k)?sh\Z")
 _OF_REQUEST = ("PATH", "HOME", "PYTHONPATH")
-"""Variables of a request that the search for its files takes into account anyway."""
+"""Variables of a request that the search for its files already takes into account."""
 _SETTINGS = {
     "scp": (".ssh/config",),
     "rsync": (".ssh/config",),
@@ -125,14 +127,14 @@ _SETTINGS = {
     "gpg": (".gnupg/gpg.conf", ".gnupg/gpg-agent.conf", ".gnupg/dirmngr.conf"),
     "mysqldump": (".my.cnf", ".mylogin.cnf"),
 }
-"""Files in a user's home that may have plain programs run or load others."""
+"""Configuration files in the user's home that may make plain programs run or load other files."""
 _KEEPS_CONTENT = names("chmod chown chgrp chattr setfacl touch mkdir rm rmdir unlink")
 _MAX_SHOWN = 120
 
-# Programs that run nothing but themselves, or the command that stands after them. Whatever else a program may run
-# (tests, hooks, statements, what its directory configures), an approval can't be bound to it. So this lists what is
-# known to run nothing, and what is missing costs a question, never an alarm. Options that make one of these run
-# something are traits of the reader's ("shell.hidden-option").
+# Programs that run only themselves, or the command given as their arguments. An approval can't be bound to anything
+# else a program may run (tests, hooks, statements, what its directory configures). So this lists programs known to run
+# nothing else; a missing one costs an extra question, never a finding. Where an option makes one of these run
+# something, the shell reader reports the trait "shell.hidden-option".
 _PLAIN = LOOKING | names("""
     lsof ss netstat ip ifconfig ping dig nslookup host hostname dmesg xxd date zgrep rg zstdcat sort shuf iconv tree
     file getconf getent yes sync csplit split envsubst mktemp logger
@@ -145,11 +147,12 @@ _PLAIN = LOOKING | names("""
     time timeout gtimeout nice ionice chrt taskset nohup setsid stdbuf env sudo doas su flock watch busybox toybox
     setpriv prlimit
 """)
-_SUBSCRIBED = compiled_later(r"[\w.+:=~@-]+\Z")  # a package of an index, or an option: neither a path nor a file
+_SUBSCRIBED = compiled_later(r"[\w.+:=~@-]+\Z")  # a package name or an option, but not a path
 
 
 def _installs_by_name(args: Sequence[str]) -> bool:
-    """`apt-get install ./x.deb` runs what that file holds."""
+    """Return whether all arguments are package names or plain options: `apt-get install ./x.deb` runs that file's
+    scripts."""
     files, settings = (".deb", ".rpm", ".apk"), ("-o", "-c", "--option", "--config", "--setopt")
     return all(_SUBSCRIBED.match(arg) and not arg.endswith(files) and not arg.startswith(settings) for arg in args)
 
@@ -188,7 +191,7 @@ _RUNNING_OPTIONS = {
         """),
     ),
 }  # fmt: skip
-"""Options of plain programs that run or load a file. An argument that is not known, or a glob, may be one of them."""
+"""Options that make plain programs run or load a file. An unknown argument or a glob may turn out to be one of them."""
 _FIND_VALUES = names("""
     -name -iname -path -ipath -wholename -regex -iregex -lname -ilname -newer -anewer -cnewer -mtime -mmin -atime -amin
     -ctime -cmin -size -type -perm -user -group -uid -gid -links -maxdepth -mindepth -fstype -samefile -printf
@@ -198,7 +201,7 @@ _SSH_SETTING = (
     r"|User|IdentityFile|IdentitiesOnly|Compression|ServerAlive\w+|LogLevel|Ciphers|MACs|KexAlgorithms|\w+Authentication"
     r"|\w+Authentications|HostKeyAlgorithms|PubkeyAccepted\w+|AddressFamily|BindAddress|HostName|HostKeyAlias)[ =]"
 )
-"""Settings of ssh that name no program and no other file of settings."""
+"""Settings of ssh that name neither a program nor another configuration file."""
 _TAME_SSH = re.compile(rf"ssh(?:\s+-(?:[46aCkqTxv]+|[pil]\s*[\w./~@-]+|o\s*{_SSH_SETTING}\S*))*\s*\Z")
 _ABOUT_SSH = re.compile(_SSH_SETTING)
 
@@ -222,7 +225,7 @@ def _is_tame_sed(args: Sequence[str]) -> bool:
 
 
 def _is_tame_tar(args: Sequence[str]) -> bool:
-    """`tar cIf program …`: options without a dash."""
+    """Return whether the options without a dash name no program, unlike those in `tar cIf program …`."""
     return not re.match(r"[A-Za-z]*[IF][A-Za-z]*\Z", "".join(args[:1]))
 
 
@@ -241,11 +244,11 @@ _PLAIN_BUT: dict[str, Callable[[Sequence[str]], bool]] = {
     **dict.fromkeys(names("sed gsed"), _is_tame_sed),
     **dict.fromkeys(names("tar gtar bsdtar"), _is_tame_tar),
 }
-"""Plain programs, but for other ways to have them run or load a file."""
+"""Checks for plain programs that can be made to run or load a file in other ways than by `_RUNNING_OPTIONS`."""
 
 
 def _may_be_option(arg: str) -> bool:
-    """Whether an argument may turn out to be an option: it is not known, or a glob, which names whatever is there."""
+    """Return whether an argument may turn out to be an option: it is unknown, or a glob, which may match any name."""
     return arg[:1] in (UNKNOWN, "*", "?", "[")
 
 
@@ -257,48 +260,51 @@ def _runs_by_option(name: str, args: Sequence[str]) -> bool:
 
 
 PLAIN_MODULES = names("json.tool base64 calendar gzip http.server platform sysconfig tarfile this uuid zipfile")
-"""Of the modules that `python -m` runs."""
+"""Modules that run no other files when started with `python -m`."""
 
 
 def is_plain(name: str, args: Sequence[str]) -> bool:
-    """Whether this program, found where the system's programs are, runs nothing that isn't reported beside it."""
+    """Return whether the system's program of this name runs only itself and what is reported as separate facts."""
     if _runs_by_option(name, args) or (name in _PLAIN_BUT and not _PLAIN_BUT[name](args)):
         return False
     return name in _PLAIN or (name in _PLAIN_WITH and UNKNOWN not in "".join(args) and _PLAIN_WITH[name](args))
 
 
 class Executes(msgspec.Struct, frozen=True, kw_only=True):
-    """The files that would be run."""
+    """The files that a request would run."""
 
     files: tuple[Executed, ...] = ()
     settings: tuple[Executed, ...] = ()
-    """Files of settings in a user's home that may name others."""
+    """Configuration files in the user's home that may name other files to run."""
     programs: tuple[Executed, ...] = ()
-    """Programs that are looked for: the path is a name."""
+    """Programs to be searched for: `path` is a bare name."""
     opaque: frozenset[str] = frozenset()
-    """Names of programs that may run others: nothing is known of them."""
+    """Names of programs that may run other files, because nothing is known about them."""
     functions: frozenset[str] = frozenset()
-    """Names that may be a function's instead."""
+    """Names of functions that the script defines: a command with such a name may be the function."""
     mentioned: tuple[Executed, ...] = ()
-    """Values of variables: if that is a file, something may run it."""
+    """Values of variables: if one is the path of a file, something may run it."""
     searched: tuple[str, ...] = ()
-    """Where else than usual programs are looked for: values of PATH."""
+    """Values of PATH: additional places to search for programs."""
     imported: tuple[str, ...] = ()
-    """Modules of Python, by their dotted names."""
+    """Python modules, by their dotted names."""
     libraries: tuple[str, ...] = ()
-    """Where else these are looked for: values of PYTHONPATH."""
+    """Entries of PYTHONPATH: additional places to search for modules."""
     unbound: tuple[str, ...] = ()
-    """What else it runs, or may run, that no approval can be bound to."""
+    """Descriptions of everything else it runs, or may run, to which no approval can be bound."""
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of the programs that are looked for."""
+        """Return the names of the programs to be searched for, each once."""
         return tuple(dict.fromkeys(program.path for program in self.programs))
 
 
 def executes(request: Request, *, live_input: bool = False, reading: Reading | None = None) -> Executes:
-    """The files that a request would run. `live_input`: it can be given input while it runs. `reading`: that of the
-    same request, if there is one already. Never raises: what can't be read can't be known."""
+    """Return the files that a request would run. Never raises: a request that can't be read is reported as unbound.
+
+    `live_input`: whether the request can receive input while it runs. `reading`: an existing reading of the same
+    request, to avoid reading it twice.
+    """
     try:
         facts = (reading or Reading(request)).with_input(live_input=live_input)
     except Exception as error:  # as in `evaluate`
@@ -308,17 +314,17 @@ def executes(request: Request, *, live_input: bool = False, reading: Reading | N
 
 
 def executed_by(source: str, language: str) -> Executes:
-    """The files that a script would run, given as the text that one of these files holds."""
+    """Return the files that a script would run. `source`: the script's text."""
     return executes(Request(code=source[: MAX_SOURCE + 1], language="python" if language == "python" else "bash"))
 
 
 def executed_by_words(words: Sequence[str]) -> Executes:
-    """The files that a command would run, such as that of a script's first line."""
+    """Return the files that a command would run, for example the command in a script's first line (`#!`)."""
     return executes(Request(argv=tuple(words), language="command"))
 
 
 def _may_load(name: str) -> bool:
-    """Whether a call, or what it is called on, runs files of which nothing is known."""
+    """Return whether this name, or one that it is an attribute of, may run files that can't be determined."""
     whole = name.partition("(")[0].partition("[")[0]
     parts = whole.split(".")
     begins = (".".join(parts[: at + 1]) for at in range(len(parts)))
@@ -326,14 +332,14 @@ def _may_load(name: str) -> bool:
 
 
 def _runs(name: str) -> bool:
-    """Whether this is a function that is read where it is called, but not where it is handed on."""
+    """Return whether this function runs code or commands. Direct calls of it are read; uses as a value are not."""
     from .python.calls import CODE_CALLS, IMPORTERS, STARTS_COMMANDS
 
     return name in STARTS_COMMANDS or name in CODE_CALLS or name in IMPORTERS
 
 
 class _Collected:
-    """What `Executes` is made of, in the order in which it is found."""
+    """Collects the fields of an `Executes`, in the order in which their values are found."""
 
     def __init__(self) -> None:
         self.fields: dict[str, dict[Any, None]] = {field: {} for field in Executes.__struct_fields__}
@@ -351,7 +357,8 @@ class _Collected:
 
 def _of(facts: Sequence[Fact], *, bare: bool) -> Executes:
     found = _Collected()
-    # A script that sources another is read twice, the second time without trusting `cd`: once known is known.
+    # A script that sources another one is read twice, the second time without trusting `cd`. A file whose directory is
+    # known from the first reading needs no second entry.
     known = {_written(fact) for fact in facts if isinstance(fact, Executed) and fact.directory is not None}
     assigned = {
         fact.name if fact.text == "" else fact.text
@@ -424,7 +431,7 @@ def _of_command(fact: Command, found: _Collected, *, bare: bool) -> None:
 
     name, args, via = fact.name, fact.args, fact.via
     if via and (via[-1].endswith(" -m") or via[-1] == "python"):
-        return  # a module, which is a file of its own; or no program: what Python itself does to files
+        return  # a module, which is reported as a file; or no program, but a file operation by Python itself
     for file in start_ups(name, args) if not fact.path or fact.path.startswith("/") else ():
         found.add("files", Executed(path=f"~/{file}", how="script", language="shell"))
     for file in _SETTINGS.get(name, ()):
@@ -444,7 +451,8 @@ def _of_command(fact: Command, found: _Collected, *, bare: bool) -> None:
 
 
 def _imports_by_option(args: Sequence[str]) -> bool:
-    """`-W error::module.Category` imports that module; `-X pycache_prefix=x` loads what was compiled there."""
+    """Return whether an option of Python imports or loads something: `-W error::module.Category` imports that module,
+    and `-X pycache_prefix=x` loads compiled files from x."""
     categories = [value for value in values_of(args, "-W") if "." in "".join(value.split(":")[2:3])]
     return bool(categories) or any(value.startswith(("presite", "pycache_prefix")) for value in values_of(args, "-X"))
 
@@ -472,12 +480,12 @@ def _of_variable(fact: Assigned, found: _Collected) -> None:
 
 def _moves(name: str, value: str) -> bool:
     if name == "PYTHONWARNINGS":
-        return "." in value  # the category is imported
+        return "." in value  # Python imports the module of the category
     return name in _MOVES and not (name == "SHELL" and _TAME_SHELL.match(value))
 
 
 def _made(facts: Sequence[Fact]) -> frozenset[str]:
-    """Paths that the request writes: these may hold anything by the time that they are run."""
+    """Return the paths that the request writes. They may have any content by the time they are run."""
     commands = (fact for fact in facts if isinstance(fact, Command) and fact.name not in _KEEPS_CONTENT)
     return frozenset(posixpath.normpath(path) for command in commands for path in command.writes if path)
 
@@ -491,7 +499,8 @@ _SYSTEMS = ("/usr/", "/bin/", "/sbin/", "/lib", "/etc/")
 
 
 def _writes_anything(fact: Command) -> bool:
-    """Whether it writes files that its words don't name: those of an archive, of a directory, of another machine."""
+    """Return whether a command writes files that its arguments don't name, such as the members of an archive or files
+    from another machine."""
     name, args = fact.name, fact.args
     if name in ("tar", "gtar", "bsdtar"):
         bundles = [arg.lstrip("-") for at, arg in enumerate(args) if at == 0 or re.match(r"-[A-Za-z]", arg)]
@@ -525,7 +534,7 @@ def _is_elsewhere(via: Sequence[str]) -> bool:
 
 
 def _unknowable(fact: Executed) -> str:
-    """Why it can't be told which file that is; empty if it can."""
+    """Return why the file can't be determined; empty if it can."""
     from .shell.wrappers import LOGIN
 
     path = fact.path
@@ -544,21 +553,21 @@ def _shown(fact: Fact) -> str:
 
 
 def candidates(fact: Executed) -> list[str]:
-    """The paths that may be run, relative to the fact's directory."""
+    """Return the paths of the files that may be run, relative to the fact's directory."""
     if fact.how != "module":
         return [fact.path]
     return [*modules(fact.path), f"{fact.path.replace('.', '/')}/__main__.py"]
 
 
 def modules(name: str) -> list[str]:
-    """The files that a module and the packages around it may be in."""
+    """Return the paths at which a module and its parent packages may be found."""
     parts = name.split(".")
     paths = ["/".join(parts[: at + 1]) for at in range(len(parts))]
     return [f"{path}{end}" for path in paths for end in (".py", "/__init__.py")]
 
 
 def placed(fact: Executed, path: str) -> str:
-    """A path of this fact, seen from the directory where the request begins."""
+    """Return a path of this fact relative to the directory where the request starts."""
     if path[:1] in ("/", "~") or fact.directory in (None, "."):
         return path
     return posixpath.join(fact.directory or ".", path)

@@ -1,7 +1,7 @@
-"""Everything behind a verdict: what was seen, who looked at it, and what each of them said.
+"""Explain a verdict: the facts, the rules that concern each of them, and what each rule decided.
 
-For people, not for the pipeline: the verdict in an explanation is that of `evaluate`, and each finding of it is put
-beside the fact that it is about by the same matcher.
+For people, not for the pipeline: the verdict is that of `evaluate`, and the same matcher assigns each finding to its
+fact.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ _KINDS: dict[type[Fact], str] = {
 
 
 class Silent(msgspec.Struct, frozen=True, kw_only=True):
-    """A rule that names what was seen, and found nothing in it."""
+    """A rule that names this fact but doesn't match it."""
 
     rule: str
     because: str
-    """The field of the rule that doesn't hold, or `unless`, which does."""
+    """The field of the rule that doesn't match, or `unless`, which does."""
 
 
 class Seen(msgspec.Struct, frozen=True, kw_only=True):
@@ -103,7 +103,8 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
 def explain(
     policy: Policy, request: Request, *, reach: Reach = HOST, live_input: bool = False, entry: str = ""
 ) -> Explanation:
-    """As `evaluate`, with everything that it went by. Never raises, reads nothing but its arguments."""
+    """Evaluate a request as `evaluate` does and return everything that led to the verdict. Never raises; uses nothing
+    but its arguments."""
     reading = Reading(request)
     evaluation = evaluate(policy, request, reach=reach, live_input=live_input, entry=entry, reading=reading)
     language = "bash" if request.language == "command" else request.language
@@ -123,7 +124,7 @@ def explain(
             for fact in facts_for(policy, reading, live_input=live_input)
         )
         in_text = said(list(dict.fromkeys(matcher.of_text(request.text, language))))
-    except Exception:  # the evaluation has met the same, and refuses the request for it
+    except Exception:  # `evaluate` met the same error and refused the request
         seen, in_text = (), ()
     covering = () if live_input else tuple(policy.covering(request, entry))
     objecting = {finding.rule for finding in evaluation.findings}

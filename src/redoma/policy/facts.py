@@ -1,7 +1,7 @@
-"""What the readers of source text report and the rules are matched against.
+"""Facts about source text: the readers report them, and rules are matched against them.
 
-`python/`, `javascript/` and `shell/` turn a request into facts; they decide nothing. `match.py` matches rules with
-facts; it reads no source. So a rule never has to know how a command was quoted, wrapped or hidden.
+`python/`, `javascript/` and `shell/` turn a request into facts and decide nothing. `match.py` matches rules with facts
+and reads no source. So a rule never has to know how a command was quoted, wrapped or hidden.
 """
 
 from __future__ import annotations
@@ -12,29 +12,29 @@ import msgspec
 
 
 def names(text: str) -> frozenset[str]:
-    """The words of a text, as a set: how tables of names are written."""
+    """Return the words of a text as a set. Tables of names are written this way."""
     return frozenset(text.split())
 
 
 UNKNOWN = "\0"
-"""Stands in a word for a part that can't be known before running: `"$dir"/x` reads as UNKNOWN + "/x".
+"""Placeholder for a part of a word that can't be known before running: `"$dir"/x` reads as UNKNOWN + "/x".
 
-A NUL can't occur in a real word, so nothing that is written in a script can be mistaken for it. `$HOME` and
-`${HOME}` read as "~" and `$PWD` as ".": what they mean is known even though their value is not.
+A real word can't contain a NUL, so no text of a script can be mistaken for it. `$HOME` and `${HOME}` read as "~" and
+`$PWD` as ".": their meaning is known even though their value is not.
 """
 
 MAX_SOURCE = 256 * 1024
-"""Characters that are read at all. More than this is reported as "source.too-large" and not parsed."""
+"""Maximum length of source text in characters. Longer text is reported as "source.too-large" and not parsed."""
 
 MAX_NAME = 256
-"""Characters of a command's name; nothing is cached for a longer one."""
+"""Maximum length of a command's name for which results are cached."""
 
 MAX_DEPTH = 5
-"""Code inside code (`bash -c`, `os.system`) that is followed. Deeper is reported as "source.too-deep"."""
+"""Levels of code inside code (`bash -c`, `os.system`) that are read. Deeper code is reported as "source.too-deep"."""
 
 
 class Fact(msgspec.Struct, frozen=True, kw_only=True):
-    """Something the source does, and where. Lines and columns are 1-based, in characters."""
+    """Something that the source does, and where. Lines and columns are 1-based; columns count characters."""
 
     line: int = 0
     column: int = 0
@@ -42,39 +42,39 @@ class Fact(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Command(Fact, frozen=True, kw_only=True):
-    """One simple command, after quote removal and unwrapped from `env`, `xargs`, `find -exec` and their like.
+    """One simple command, after quote removal and without wrappers such as `env`, `xargs` or `find -exec`.
 
-    The wrapper is reported as a command of its own too: `sudo rm x` is `sudo` and, via it, `rm`.
+    A wrapper is also reported as a command: `sudo rm x` gives `sudo` and, with `via=("sudo",)`, `rm`.
     """
 
     name: str
-    """The base name ("rm" for /bin/rm); UNKNOWN inside it where it can't be known."""
+    """The base name ("rm" for /bin/rm), with UNKNOWN for parts that can't be known."""
     args: tuple[str, ...] = ()
-    """The words after the name, with UNKNOWN for what can't be known."""
+    """The words after the name, with UNKNOWN for parts that can't be known."""
     writes: tuple[str, ...] = ()
     """Paths it writes to: redirections, and the targets of commands known to write (tee, cp, mv, dd of=, sed -i …)."""
     via: tuple[str, ...] = ()
-    """What it was found inside of, outermost first: ("sudo",), ("bash -c", "xargs")."""
+    """The wrappers it was found in, outermost first: ("sudo",), ("bash -c", "xargs")."""
     path: str = ""
-    """The name as written, if it is a path: the base name alone can't tell `./ls` from the system's `ls`."""
+    """The name as written, if it is a path: the base name alone doesn't distinguish `./ls` from the system's `ls`."""
     given: tuple[str, ...] = ()
-    """The file on its standard input; UNKNOWN if what is there can't be known."""
+    """The file on its standard input; UNKNOWN if the input can't be known."""
     directory: str | None = "."
-    """Where it runs: "." where it all begins, None if that can't be known."""
+    """The directory in which it runs: "." for the one where the request starts, None if unknown."""
 
 
 class Executed(Fact, frozen=True, kw_only=True):
-    """A file that is run. No rule looks at these: an approval is bound to the content of the files."""
+    """A file that is run. No rule uses these: approvals are bound to the content of the files."""
 
     path: str
-    """As it is written, with UNKNOWN for what can't be known."""
+    """The path as written, with UNKNOWN for parts that can't be known."""
     directory: str | None = "."
-    """Where a relative path leads from: "." where it all begins, None if that can't be known."""
+    """The directory that a relative path starts from: "." for the one where the request starts, None if unknown."""
     how: str = "program"
-    """"program"; "script", read by an interpreter; "library", also looked for where programs are; "module", of Python;
-    or "plan", of a program such as make."""
+    """"program"; "script", read by an interpreter; "library", a script also searched for in PATH; "module", a Python
+    module; or "plan", the input of a program such as make."""
     language: str = ""
-    """The language that its interpreter reads it as."""
+    """The language in which its interpreter reads it."""
     via: tuple[str, ...] = ()
     """See `Command.via`."""
     args: tuple[str, ...] = ()
@@ -82,7 +82,7 @@ class Executed(Fact, frozen=True, kw_only=True):
 
 
 class Assigned(Fact, frozen=True, kw_only=True):
-    """A variable that is set for programs. No rule looks at these, either."""
+    """A variable that is set for programs. No rule uses these, either."""
 
     name: str
     value: str
@@ -91,24 +91,24 @@ class Assigned(Fact, frozen=True, kw_only=True):
 
 
 class Unbound(Fact, frozen=True, kw_only=True):
-    """Something that decides which files are run, in a way that can't be followed. No rule looks at these, either: an
-    approval can't be bound to those files."""
+    """Something that decides which files are run in a way that can't be determined, so that an approval can't be bound
+    to those files. No rule uses these, either."""
 
     why: str
 
 
 class Function(Fact, frozen=True, kw_only=True):
-    """A function that a script defines: a command of this name may be the function."""
+    """A function that a script defines: a command of the same name may be a call of it."""
 
     name: str
 
 
 class Searched(Fact, frozen=True, kw_only=True):
-    """Where programs are looked for from here on: a value of PATH."""
+    """A new value of PATH: where programs are searched for from here on."""
 
     path: str
     modules: bool = False
-    """Where Python looks for modules instead: a value of PYTHONPATH."""
+    """Whether it is a value of PYTHONPATH instead: where Python searches for modules."""
 
 
 HOST_TRAITS = {
@@ -116,32 +116,33 @@ HOST_TRAITS = {
     "hosts.write": "it can send to a host of the network",
     "hosts.private": "it can reach an address of this machine, or of a private network",
 }
-"""What can be said of the hosts that a request names."""
+"""Traits of the hosts that a request names, with their meaning."""
 REQUEST_TRAITS = {
     **HOST_TRAITS,
     "packages.install": "packages have to be installed from the index before it runs",
 }
-"""What can be said of a request beside its source. It happens when it runs, whatever becomes of its changes."""
+"""Traits of a request apart from its source, with their meaning. They take effect while the request runs, whether or
+not its changes are applied."""
 
 
 class Trait(Fact, frozen=True, kw_only=True):
-    """A structural property that is not one command: "shell.pipe-to-interpreter", "python.encoding"."""
+    """A structural property that isn't a single command: "shell.pipe-to-interpreter", "python.encoding"."""
 
     name: str
 
 
 class Span(Fact, frozen=True, kw_only=True):
-    """How long a request wants to be allowed to run."""
+    """The time limit that a request asks for."""
 
     seconds: float
 
 
 class _Named(Fact, frozen=True, kw_only=True):
-    """What a program does with something that has a name."""
+    """A use of a named function, module or attribute."""
 
     name: str
     javascript: bool = False
-    """Whether it is a name of JavaScript, and not of Python: only rules about JavaScript look at it."""
+    """Whether it is a JavaScript name and not a Python name: only rules about JavaScript match it."""
 
 
 class Import(_Named, frozen=True, kw_only=True):
@@ -149,7 +150,7 @@ class Import(_Named, frozen=True, kw_only=True):
 
 
 class Call(_Named, frozen=True, kw_only=True):
-    """A call, by the dotted name after aliases are resolved; UNKNOWN where it can't be."""
+    """A call, by its dotted name with aliases resolved; UNKNOWN for parts that can't be known."""
 
     literal: bool = False
     """Whether every argument is a constant."""
@@ -160,10 +161,10 @@ class Attribute(_Named, frozen=True, kw_only=True):
 
 
 def normal(path: str, cwd: str | None) -> str:
-    """A path without `.`, `..` and doubled slashes, from the directory that was changed to."""
+    """Return a path without `.`, `..` and doubled slashes. A relative path is joined with the directory `cwd`."""
     if cwd is not None and cwd != "." and path and path[0] not in "/~" and not path.startswith(UNKNOWN):
         path = f"{cwd}/{path}"
-    if path.startswith("~"):  # what is above a home is no path from here
+    if path.startswith("~"):  # `~/..` can't be expressed as a path, so it stays `~`
         home, slash, rest = path.partition("/")
         return home + posixpath.normpath(f"/{rest}") if slash and rest else home
     plain = posixpath.normpath(path) if path else ""
@@ -171,7 +172,7 @@ def normal(path: str, cwd: str | None) -> str:
 
 
 def moved(here: str | None, there: str | None) -> str | None:
-    """The directory `there`, seen from `here`; None if either isn't known."""
+    """Return the directory `there`, resolved from `here`; None if the result isn't known."""
     if there is None or (here is None and there[:1] not in ("/", "~")):
         return None
     return normal(there, here)

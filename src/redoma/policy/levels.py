@@ -1,11 +1,12 @@
 """How much isolation a request needs: L1 to L4.
 
-Derived, so it can't disagree: whatever a person has to be asked about, or is refused, is L4. Of the rest, what is known
-to look only is L1, a known tool that writes in its workspace L2, and code or a program that nobody has reviewed L3.
-A level names the isolation that is enough. It never weakens what runs: the backends of `auto` are enough for each.
+A level is derived from the evaluation, so the two can't disagree: every request that is refused or needs a person's
+approval is L4. Of the rest, commands known to only read are L1, known tools that write in their workspace are L2, and
+code or programs that nobody has reviewed are L3. A level names the isolation that is sufficient. It never weakens the
+isolation of a run: the backends that `auto` chooses are sufficient for every level.
 
-What is not known to be harmless is not L1. So the tables below list what is, and every doubt (an option that can't be
-known, a glob that may expand to one, a program that is not the system's) leads to L3.
+Only what is known to be harmless is L1. The tables below list it, and every doubt (an unknown option, a glob that may
+expand to one, a program that isn't the system's) leads to L3.
 """
 
 from __future__ import annotations
@@ -27,15 +28,15 @@ MAX_REASONS = 5
 
 
 class Leveled(msgspec.Struct, frozen=True, kw_only=True):
-    """A level, and why it is that one and not a lower one."""
+    """A level, and the reasons why it isn't a lower one."""
 
     level: Level
     why: tuple[str, ...]
 
 
 def level_of(request: Request, evaluation: Evaluation, *, reading: Reading | None = None) -> Leveled:
-    """The level of a request, given its evaluation and, if there is one already, its reading. Never raises."""
-    # Also what is asked only when the changes are to be applied.
+    """Return the level of a request, given its evaluation and optionally an existing reading of it. Never raises."""
+    # Includes findings that prompt only when the changes are applied.
     against = [
         each for each in evaluation.findings if each.decision is not Decision.ALLOW or each.out_of_reach == LATER
     ]
@@ -47,7 +48,7 @@ def level_of(request: Request, evaluation: Evaluation, *, reading: Reading | Non
         )
     try:
         found = [each for fact in (reading or Reading(request)).facts() for each in _of_fact(fact, request)]
-    except Exception as error:  # a hole in the reader must not make something harmless
+    except Exception as error:  # a bug in the reader must not make a request count as harmless
         return _leveled(Level.L3, [f"it could not be read ({type(error).__name__})"])
     highest = max((level for level, _ in found), default=Level.L1)
     why = [reason for level, reason in found if level is highest]
@@ -72,10 +73,10 @@ LOOKING = names("""
     declare typeset local readonly unset set shift exit return break continue read getopts let wait times umask
     shopt
 """)
-"""Programs and builtins of which no option runs another program; the only file that one writes (uniq) is in `writes`.
+"""Programs and builtins that no option makes run another program. Only `uniq` can write a file: it is in `writes`.
 
-Not here, though they mostly look: `rg`, `diff3`, `mapfile`, `jobs`, `ldd`, `less` and `man` can run other programs,
-`xxd` and `yq` can write, `getent` asks the network, `awk` and `xargs` do whatever they are told.
+Some programs that mostly read are left out: `rg`, `diff3`, `mapfile`, `jobs`, `ldd`, `less` and `man` can run other
+programs, `xxd` and `yq` can write, `getent` uses the network, and `awk` and `xargs` can do anything.
 """
 
 _LOOKING_WITHOUT: dict[str, frozenset[str]] = {
@@ -89,7 +90,7 @@ _LOOKING_WITHOUT: dict[str, frozenset[str]] = {
     "find": names("-delete -exec -execdir -ok -okdir -fprint -fprint0 -fprintf -fls"),
     "date": names("-s --set"),
 }
-"""Programs that only look, unless they have one of these options."""
+"""Programs that only read, unless they have one of these options."""
 
 _DECLARING = names("declare typeset local export readonly")
 
@@ -98,17 +99,18 @@ _WRITING: dict[str, frozenset[str]] = {
     **dict.fromkeys(("cp", "mv", "ln"), names("-t --target-directory")),
     "git": names("--output --exec -x --extcmd --upload-pack --receive-pack"),
 }
-"""Tools whose targets are known (they are in `writes`), as long as they don't have these options."""
+"""Tools whose targets are known (they are in `writes`), unless they have one of these options."""
 
 _GIT = names("""
     add apply blame branch cat-file checkout cherry-pick clean commit describe diff for-each-ref format-patch grep
     init log ls-files ls-tree merge merge-base mv name-rev reflog reset restore rev-list rev-parse revert rm shortlog
     show show-ref stash status switch tag
 """)
-"""Git's own work on a repository. Never L1: `git status` writes its index, and obeys what the repository configures."""
+"""Git commands that work on the local repository. Never L1: even `git status` writes the index, and runs what the
+repository configures."""
 
 _AROUND = names("command builtin time timeout gtimeout nice env stdbuf")
-"""They run the command that stands after them, which is reported as one of its own."""
+"""Programs that run the command given as their arguments, which is reported as a separate command."""
 _AROUND_OPTION = pattern(r"-[pviknsu0]|-n?\d+|-[ioe][0L]|--(?:preserve-status|foreground|ignore-environment)?\Z")
 _WITH_VALUE = names("-n -k -s -u")
 
@@ -136,7 +138,7 @@ def _of_fact(fact: Fact, request: Request) -> Iterator[tuple[Level, str]]:
             yield Level.L3, TRAITS.get(name, name)
         case Trait() | Span() | Executed() | Searched() | Assigned() | Function() | Unbound():
             return
-        case _:  # Python, inside of a script
+        case _:  # Python code inside a script
             yield Level.L3, "it runs Python code"
 
 
@@ -166,7 +168,8 @@ def _of_command(command: Command) -> tuple[Level, str]:
 
 
 def _of_write(path: str, request: Request) -> tuple[Level, str]:
-    """Paths are tidied by the reader: a relative one leads from the workspace, unless it climbs out first."""
+    """Return the level of a write. The reader normalises paths: a relative one is inside the workspace unless it begins
+    with `..`."""
     if UNKNOWN in path or path.startswith("~"):
         return Level.L3, "it writes where can't be known beforehand" if UNKNOWN in path else f"it writes to {path}"
     roots = [root for root in (request.cwd, request.project, "/tmp") if root]  # noqa: S108 - a place to name, not to use
@@ -175,9 +178,9 @@ def _of_write(path: str, request: Request) -> tuple[Level, str]:
 
 
 def _may_have(args: Sequence[str], options: frozenset[str], *, exact: bool = False) -> bool:
-    """Whether one of these options is there, or may be: a variable or a glob may turn out to be one.
+    """Return whether one of these options is given, or may be: a variable or a glob may expand to one.
 
-    `exact`: the program knows no bundles, so a glob has to fit a whole option. `find -name '*.py'` has none.
+    `exact`: the program has no bundled options, so a glob must match a whole option. In `find -name '*.py'` none does.
     """
     from .match import has_flag
 
@@ -188,7 +191,8 @@ def _may_have(args: Sequence[str], options: frozenset[str], *, exact: bool = Fal
 
 
 def _is_unclear_declaration(arg: str) -> bool:
-    """A reference (-n) or a sum (-i) sets others than the variable that is named; so does a name that isn't known."""
+    """Return whether a declaration may set another variable than the one it names: by a name reference (-n), by
+    arithmetic (-i), or because the name isn't known."""
     return re.match(r"-[A-Za-z]*[in]", arg) is not None or UNKNOWN in arg.partition("=")[0] or arg.startswith(_GLOB)
 
 
@@ -199,7 +203,8 @@ def _hides_options(args: Sequence[str]) -> bool:
 
 
 def _is_plainly_around(args: Sequence[str]) -> bool:
-    """Whether what stands in front of the command inside has one reading only: `env --split='rm x'` runs rm."""
+    """Return whether the words before the wrapped command are unambiguous, unlike in `env --split='rm x'`, which runs
+    rm."""
     before = ""
     for arg in args:
         if arg.startswith("-"):
@@ -212,7 +217,7 @@ def _is_plainly_around(args: Sequence[str]) -> bool:
 
 
 def _shows(args: Sequence[str]) -> bool:
-    """`date 0101` sets the clock; `date +%F` and `date -d yesterday` show it."""
+    """Return whether `date` only shows the time: `date 0101` sets the clock; `date +%F` and `date -d now` show it."""
     given = [*args]
     while given:
         word = given.pop(0)
@@ -224,7 +229,8 @@ def _shows(args: Sequence[str]) -> bool:
 
 
 def _of_sed(args: Sequence[str]) -> tuple[Level, str]:
-    """The level of `sed`: harmless only if every step of its script is known; others write files or run programs."""
+    """Return the level of `sed`. It is harmless only if every step of its script is known: other steps may write files
+    or run programs."""
     scripts: list[str] = []
     words, first, in_place = [*args], True, False
     while words:
@@ -247,6 +253,6 @@ def _of_sed(args: Sequence[str]) -> tuple[Level, str]:
 
 
 def _is_ordinary_git(args: Sequence[str]) -> bool:
-    """Whether a known command of Git runs in the current directory, without settings of its own."""
+    """Return whether it is a known Git command, without options before it that choose a directory or settings."""
     rest = [arg for arg in args if arg not in ("--no-pager", "-P")]
     return bool(rest) and rest[0] in _GIT

@@ -1,8 +1,8 @@
-"""Matching rules with facts.
+"""Match rules with facts.
 
-Everything that can be prepared is prepared once per policy: rules are indexed by what they are about, and the
-globs of a field become one expression. No expression here can take more than linear time on hostile input:
-globs are made without backtracking, and what users write is RE2.
+Everything that can be prepared is prepared once per policy: rules are indexed by the kind of fact they are about, and
+the globs of a field become one regular expression. No expression here takes more than linear time on hostile input:
+globs are compiled without backtracking, and users' expressions are RE2.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ MAX_TEXT = 80
 _MAX_REMEMBERED = 2000
 _MAX_ROOT_GLOB = 100
 MAX_PATTERN_HITS = 20
-"""Places of one `pattern` that are reported; more say nothing new."""
+"""Maximum number of matches of one `pattern` that are reported; more would add nothing."""
 _MAX_SECRETS = 1000
 
 _HIDDEN = "(?P<secret>"
-"""In a pattern: what is in this group is shown to nobody. What is in a group `name` is, in its place."""
+"""A pattern's group whose text is never shown. The text of the group `name`, if there is one, is shown instead."""
 
 _Fits = Callable[[str], object]
 
@@ -37,14 +37,14 @@ _ROOT_DIRECTORIES = (
 _PROC_ROOT = compiled_later(r"/proc/[^/]+(?:/task/[^/]+)?/root(?=/|\Z)")
 
 _PLAIN_OPTION = compiled_later(r"--no-.*|--(?:verbose|quiet|silent|yes|debug)|-[vqy]+", re.DOTALL)
-"""Options that never take the next word, of whatever program: `git --no-pager stash push` is not `git push`."""
+"""Options that never take the next word as a value, in any program: `git --no-pager stash push` is not `git push`."""
 
 
 def glob_expression(glob: str) -> str:
-    """A shell glob as an expression for a whole string, with `$` for a part that can't be known.
+    """Return a regular expression for a shell glob, to be matched against a whole string. `$` matches an unknown part.
 
-    Each `*` is followed by an atomic group, so a failed match is given up at once instead of being retried at
-    every earlier place: `*a*a*a*b` on a long word costs the same as reading it a few times.
+    Each `*` but the last is in an atomic group, so a failed match is given up at once, not retried from every earlier
+    position: matching `*a*a*a*b` against a long word costs as much as reading the word a few times.
     """
     pieces = [""]
     for part in re.findall(r"\[!?\]?[^\]]*\]|.", glob, re.DOTALL):
@@ -67,7 +67,7 @@ def glob_expression(glob: str) -> str:
 
 
 def check_glob(glob: str) -> None:
-    """Raise ValueError for what looks like a glob and is none, such as `[z-a]`."""
+    """Raise ValueError for an invalid glob, such as `[z-a]`."""
     try:
         re.compile(glob_expression(glob))
     except re.error as error:
@@ -75,9 +75,12 @@ def check_glob(glob: str) -> None:
 
 
 def any_glob(globs: Iterable[str], *, ignore_case: bool = True) -> _Fits:
-    """Whether one of the globs fits a whole text, as `glob_expression` says. Prepared when first asked: a pack has
-    hundreds of globs, and one request needs a few of them. Most are plain words, which need no expression, and most
-    others don't begin as the text does: to compile one takes longer than all else of a request."""
+    """Return a function that says whether one of the globs matches a whole text, as defined by `glob_expression`.
+
+    It compiles on first use: a pack has hundreds of globs, and one request needs only a few of them. Compiling an
+    expression takes longer than the rest of a request, and most checks need none: most globs are plain words, and most
+    others begin differently from the text.
+    """
     wanted = tuple(globs)
     plain: set[str] | None = None
     longest = 0  # of the plain words
@@ -91,7 +94,7 @@ def any_glob(globs: Iterable[str], *, ignore_case: bool = True) -> _Fits:
             longest = max(map(len, plain), default=-1)
             others = [glob for glob in wanted if _is_glob(glob) or not glob.isascii()]
             beginnings = tuple({_beginning(glob.lower() if ignore_case else glob) for glob in others})
-        if text.isascii():  # of other letters an expression has its own idea which are the same but for their case
+        if text.isascii():  # beyond ASCII, `re` ignores case differently from `str.lower`
             same = text.lower() if ignore_case else text
             if len(text) <= longest and same in plain:
                 return True
@@ -114,19 +117,19 @@ def _is_glob(text: str) -> bool:
 
 
 def _lowered(name: str) -> str:
-    """A name of ASCII in lower case; for others, empty: an expression has its own idea of their case."""
+    """Return an ASCII name in lower case; for others "", because `re` ignores case differently from `str.lower`."""
     return name.lower() if name.isascii() else ""
 
 
 def _beginning(glob: str) -> str:
-    """What every text of ASCII begins with that a glob fits."""
+    """Return the prefix that every ASCII text matching a glob has."""
     if not glob.isascii():
         return ""
     return glob[: next((place for place, character in enumerate(glob) if character in _SPECIAL), len(glob))]
 
 
 def _fitting_root(glob: str) -> list[str]:
-    """The directories a glob may stand for; one of a length that nobody writes, or a broken one, for all of them."""
+    """Return the root directories that a glob may match; all of them for an overlong or invalid glob."""
     try:
         fits = any_glob([glob]) if len(glob) <= _MAX_ROOT_GLOB else bool
         return [directory for directory in _ROOT_DIRECTORIES if fits(directory)]
@@ -135,7 +138,8 @@ def _fitting_root(glob: str) -> list[str]:
 
 
 def _path_forms(words: Iterable[str]) -> list[str]:
-    """What paths can mean: as written, tidied, and with a glob at the root resolved to the usual directories."""
+    """Return the forms of paths to match: as written, normalised, and with a glob at the root resolved to the usual
+    directories."""
     forms = list(words)
     for word in [word for word in forms if "/" in word]:
         tidy = posixpath.normpath(word)
@@ -155,7 +159,7 @@ def _argument_forms(args: Sequence[str]) -> list[str]:
 
 
 def has_flag(args: Sequence[str], spellings: frozenset[str]) -> bool:
-    """Whether one of the options is there: by itself, in a bundle, abbreviated, or where it can't be known."""
+    """Return whether one of the options is given (alone, in a bundle or abbreviated), or may be (unknown option)."""
     for arg in args[: options_end(args)]:
         if arg in spellings or arg.partition("=")[0] in spellings:
             return True
@@ -174,7 +178,8 @@ def has_flag(args: Sequence[str], spellings: frozenset[str]) -> bool:
 
 
 def options_end(args: Sequence[str]) -> int:
-    """Where the `--` stands that ends the options. After an option it may be its value: `sort -T -- -o x` writes."""
+    """Return the index of the `--` that ends the options, or the number of arguments. After an option, `--` may be its
+    value: `sort -T -- -o x` writes to x."""
     before = ""
     for at, arg in enumerate(args):
         takes_none = before == "--" or (before.startswith("--") and "=" in before)
@@ -189,7 +194,7 @@ def _has_operand(args: Sequence[str]) -> bool:
 
 
 class _Words:
-    """One entry of `command`: a name, then words that must follow with nothing but options in between."""
+    """One entry of `command`: a name, then words that must follow with only options in between."""
 
     def __init__(self, entry: str) -> None:
         name, *self._words = entry.split()
@@ -197,27 +202,27 @@ class _Words:
         self._plain = name.lower() if name.isascii() and not _is_glob(name) else ""
 
     def fits_name(self, name: str, lowered: str) -> object:
-        """Whether the name fits. `lowered` is what `_lowered` makes of it, once for all entries."""
+        """Return whether the name matches. `lowered`: the result of `_lowered(name)`, computed once for all entries."""
         return lowered == self._plain if lowered and self._plain else self._fits_name(name)
 
     @functools.cached_property
     def fits_word(self) -> list[_Fits]:
-        """What each of the words that follow must be: prepared when first asked, as in `any_glob`."""
+        """The matchers of the words that must follow, created on first use, as in `any_glob`."""
         return [any_glob([word]) for word in self._words]
 
     @functools.cached_property
     def literals(self) -> frozenset[str]:
-        """Those of the words that are no globs."""
+        """The words that aren't globs."""
         return frozenset(word.lower() for word in self._words if word.isascii() and not _is_glob(word))
 
     def match(self, command: Command) -> bool:
-        """Whether the words follow; that the name fits is known already.
+        """Return whether the words follow in a command whose name is known to match.
 
-        An option that isn't known may take the next word as its value: both readings are followed, or one option
-        with a value would hide every rule of more than one word.
+        An unknown option may take the next word as its value. Both readings are followed; otherwise one option with a
+        value would prevent every rule of more than one word from matching.
         """
         program = command.name[:MAX_NAME].rstrip("0123456789.")
-        from .options import grammar_of, read_option  # large, and of no use for Python
+        from .options import grammar_of, read_option  # a large module that Python code doesn't need
 
         grammar = grammar_of(program)
         wanted, reached = self.fits_word, {0}  # how many of the words wanted may have been seen
@@ -255,14 +260,17 @@ class _CommandRule:
         self.needs_slash = bool(rule.args) and all("/" in glob and "[" not in glob for glob in rule.args)
 
     def concerns(self, *, writes: bool, slashes: bool) -> bool:
-        """Whether it can match a command that writes nothing, or has no slash in its arguments."""
+        """Return whether the rule can match a command, given whether that writes files or has slashes in its
+        arguments."""
         return (writes or not self.rule.writes) and (slashes or not self.needs_slash)
 
     def miss(self, command: Command, entries: Sequence[_Words], arguments: list[str], writes: list[str]) -> str:
-        """The field that doesn't hold; empty where the rule matches. `entries` are those of which one must fit the
-        command's words; `arguments` and `writes` are path forms."""
+        """Return the name of the field that doesn't match; empty if the rule matches.
+
+        `entries`: the entries of which one must match the command's words. `arguments`, `writes`: path forms.
+        """
         if entries:
-            # Most entries are about words that aren't there. Beyond ASCII, lower case is not how `re` ignores case.
+            # Most entries need words that the command lacks. Beyond ASCII, `re` ignores case differently from `lower`.
             text = " ".join(command.args)
             there = frozenset(map(str.lower, command.args)) if text.isascii() else None
             possible = (words for words in entries if there is None or words.literals <= there)
@@ -285,12 +293,12 @@ def _excused(rule: Rule, text: str) -> bool:
 
 
 def _encodable(text: str) -> str:
-    """RE2 reads UTF-8, which has no lone surrogates; one character stays one character."""
+    """Return the text with each lone surrogate replaced by one character: RE2 reads UTF-8, which can't encode them."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
 class _NameIndex:
-    """Rules by dotted Python name."""
+    """Rules indexed by dotted name."""
 
     def __init__(self, entries: Iterable[tuple[str, Rule]]) -> None:
         self.exact: dict[str, list[Rule]] = {}
@@ -331,14 +339,15 @@ class Matcher:
 
     @functools.cached_property
     def _commands(self) -> list[_CommandRule]:
-        """The rules about commands: prepared with the first command, since Python code mostly has none."""
+        """The rules about commands, prepared when the first command occurs, because most Python code has none."""
         return [_CommandRule(rule) for rule in self._rules if rule.of_command]
 
     def _about_command(self, command: Command) -> list[tuple[_CommandRule, list[_Words]]]:
-        """The rules that can be about a command, with the entries its words must fit; none where its name is enough.
+        """Return the rules that may match a command, each with the entries that its words must match (empty if the name
+        is enough).
 
-        Remembered, since scripts repeat themselves. Most commands write nothing and name no path, and for these the
-        rules with the most globs, which are about paths whatever the command, are left out beforehand.
+        The result is cached, because scripts repeat commands. Most commands write nothing and name no path. For these,
+        the rules with the most globs, which are about paths in any command, are left out beforehand.
         """
         name, writes, slashes = key = command.name, bool(command.writes), "/" in "".join(command.args)
         about = self._about.get(key)
@@ -357,25 +366,25 @@ class Matcher:
         return about
 
     def findings(self, facts: Iterable[Fact], text: str, language: str) -> list[Finding]:
-        """Every rule that matches a fact or the text, in the order of the source."""
+        """Return a finding for every rule that matches a fact or the text, in the order of the source."""
         found = dict.fromkeys(finding for fact in facts for finding in self.of_fact(fact, language))
         found.update(dict.fromkeys(self.of_text(text, language)))
         return sorted(found, key=lambda finding: (finding.line, finding.column))
 
     def of_fact(self, fact: Fact, language: str) -> Iterator[Finding]:
-        """What the rules find in one fact."""
+        """Yield the findings of all rules that match one fact."""
         for rule in self._matching(fact):
             if rule.language in (None, language):
                 yield _finding(rule, fact)
 
     def of_text(self, text: str, language: str) -> Iterator[Finding]:
-        """What the rules find in the text as such."""
+        """Yield the findings of all rules about the text itself."""
         for rule in self._of_text:
             if rule.language in (None, language):
                 yield from _findings_in_text(rule, text)
 
     def silent(self, fact: Fact, language: str) -> Iterator[tuple[Rule, str]]:
-        """The rules that name this very command, call or import and yet find nothing, with the field that says so."""
+        """Yield the rules that name this command or this name but don't match, each with the field responsible."""
         match fact:
             case Command():
                 arguments, writes = _argument_forms(fact.args), _path_forms(fact.writes)
@@ -393,7 +402,8 @@ class Matcher:
                         yield rule, "unless" if _excused(rule, fact.name) else "literal"
 
     def secrets(self, text: str, language: str) -> list[str]:
-        """What the group `secret` of a pattern holds; if that is too short to be found again, all that was matched."""
+        """Return the text of the group `secret` of each match. If that is too short to be searched for, use the whole
+        match instead."""
         found: list[str] = []
         for rule in self._of_text:
             if rule.language in (None, language) and _HIDDEN in rule.pattern:
@@ -426,7 +436,7 @@ class Matcher:
 
 
 def _unexcused(rules: Iterable[Rule], fact: Import | Call | Attribute) -> Iterator[Rule]:
-    """Those that are about names of the fact's language, and don't excuse this one."""
+    """Return the rules for names of the fact's language whose `unless` doesn't exempt this name."""
     return (rule for rule in rules if _is_about(rule, fact) and not _excused(rule, fact.name))
 
 

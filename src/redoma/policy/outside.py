@@ -1,7 +1,7 @@
-"""Which writes lead out of the working directory and the project.
+"""Find writes to paths outside the working directory and the project.
 
-Facts name paths as far as they are known: relative to where it all begins, from `~`, or absolute. Links that the same
-source makes are followed, in whatever order: a link that is made later only makes one more place to ask about.
+Facts name paths as far as they are known: relative to the directory where the request starts, from `~`, or absolute.
+Links that the same source makes are followed regardless of order: a link made later can only cause an extra question.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ _NO_PLACE_TO_WORK = frozenset(
     {"/", "/bin", "/boot", "/dev", "/etc", "/home", "/lib", "/media", "/mnt", "/opt", "/proc", "/run", "/sbin", "/srv"}
     | {"/sys", "/usr", "/var", "/Users", "/System", "/Library"}
 )
-"""Where nobody has a project: what works there works on the system, by whatever path."""
+"""Directories that hold no project: writes there change the system, whether the path is relative or absolute."""
 _TAKES_LINK_ITSELF = frozenset({"rm", "unlink", "mv", "ln", "rmdir"})
 _COPIES_INTO = frozenset({"cp", "mv", "install"})
-"""Whose last argument may be a directory that only gets more: `cp x /tmp` is as good as `cp x /tmp/x`."""
+"""Programs whose last argument may be a directory to add files to: `cp x /tmp` means `cp x /tmp/x`."""
 _MAX_LINKS = 20
 _LINKS = pattern(r"-[A-Za-z]*[sl]|--(?:symbolic-)?link\Z")
 _INTO = pattern(r"-[A-Za-z]*t|--target-directory")
 
 
 def written_outside(request: Request, facts: Sequence[Fact]) -> Iterator[Trait]:
-    """A trait for each command that writes, moves or removes something out there."""
+    """Yield a trait for each command that writes, moves or removes something outside."""
     commands = [fact for fact in facts if isinstance(fact, Command) and fact.writes]
     if not commands:
         return
@@ -47,12 +47,12 @@ def written_outside(request: Request, facts: Sequence[Fact]) -> Iterator[Trait]:
 
 
 def _makes_links(command: Command) -> bool:
-    """`ln`, and `cp` where it is told to make links instead of copies."""
+    """Return whether a command makes links: `ln`, and `cp` with an option to link instead of copy."""
     return command.name == "ln" or (command.name == "cp" and any(map(_LINKS.match, command.args)))
 
 
 def _links(command: Command) -> Iterator[tuple[str, str]]:
-    """The paths that may be a link once `ln` has run, and where each leads."""
+    """Yield the paths that may be links once the command has run, each with its target."""
     sources = [arg for arg in command.args if not arg.startswith("-")]
     into = any(map(_INTO.match, command.args))  # -t DIRECTORY: then the last one is a source, too
     for place in command.writes:

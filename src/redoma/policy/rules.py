@@ -1,11 +1,11 @@
-"""Rules as data, and how a set of them becomes a policy.
+"""Rules as data, and how a set of rules becomes a policy.
 
-A rule looks at one fact at a time. `command`, `flags`, `args`, `writes` and `unless` describe one command and
-must all hold of it. `imports`, `calls`, `attributes`, `traits`, `pattern`, `longer_than` and `time_over` each describe
-another kind of thing, and any one of them is enough. Inside one field any entry will do, except in `flags`.
+A rule is matched against one fact at a time. `command`, `flags`, `args`, `writes` and `unless` describe one command and
+must all match it. `imports`, `calls`, `attributes`, `traits`, `pattern`, `longer_than` and `time_over` each describe
+something else, and a match of any one of them is enough. Within a field any entry may match; in `flags`, all must.
 
-Globs are those of the shell (`*`, `?`, `[…]`), ignore case except on Python names, and have one addition: `$`
-stands for a part that can't be known before running, such as a variable.
+Globs are those of the shell (`*`, `?`, `[…]`). They ignore case, except on names of Python and JavaScript, and have one
+addition: `$` stands for a part that can't be known before running, such as a variable.
 """
 
 from __future__ import annotations
@@ -26,66 +26,69 @@ if TYPE_CHECKING:
     from .match import Matcher
 
 PACKS = ("none", "standard", "script", "strict", "core")
-"""The built-in packs, weakest first: each holds every rule of the one before it, at least as strict."""
+"""The built-in packs, weakest first: each contains every rule of the one before it, at least as strict."""
 BY_TEXT = ("script", "strict", "core")
-"""Those that judge by the text alone: what the same text could touch where it runs makes it no better."""
+"""The packs that judge by text alone: they don't relax a decision because the run can touch less."""
 
 
 class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """One thing to look for, what to decide when it is there, and why."""
+    """What to look for, what to decide when it is found, and why."""
 
     id: str
     decision: Decision
     reason: str
     suggestion: str = ""
     language: Literal["python", "bash", "javascript"] | None = None
-    """Only requests in this language; an argument vector counts as bash. None: all of them. Names (`imports`, `calls`,
-    `attributes`) are those of JavaScript if this says so, and else those of Python."""
+    """Match only requests in this language; None for all. An argument vector counts as bash. Names (`imports`, `calls`,
+    `attributes`) are JavaScript names if this is "javascript", and Python names otherwise."""
     touches: tuple[Resource, ...] = ()
-    """What it is about: "files", "network" and "system" (processes, services, devices and users of the host). It
-    decides only where the run could touch one of them, and is no more than told elsewhere. None: it always decides."""
+    """The resources it is about: "files", "network" and "system" (processes, services, devices and users of the host).
+    The decision applies only if the run could touch one of them; otherwise the finding is only reported. Empty: the
+    decision doesn't depend on resources."""
     outright: bool = False
-    """Whether it decides wherever it is found, but not in an overlay: there the effect is what is decided on."""
+    """Whether the decision applies even if the run can't touch the resources. Not in an overlay: there the effect of
+    the run is judged."""
     by_reach: bool = False
-    """Whether it depends on what can be touched also under the packs that judge by the text alone."""
+    """Whether the decision depends on what the run can touch even under the packs that judge by text alone."""
 
     command: tuple[str, ...] = ()
-    """A name and its first words: "rm", "git push", "mkfs*". Options between the words don't matter."""
+    """A name and its first words: "rm", "git push", "mkfs*". Options between the words are ignored."""
     flags: tuple[str, ...] = ()
-    """Options that must all be there, each with its spellings: "-r|-R|--recursive". `-rf` holds both -r and -f."""
+    """Options that must all be given, each with its spellings: "-r|-R|--recursive". `-rf` contains both -r and -f."""
     args: tuple[str, ...] = ()
-    """Globs on arguments after quote removal, as written and as a tidied path. "" holds when there is no operand."""
+    """Globs on arguments after quote removal, as written and as a normalised path. "" matches if there's no operand."""
     writes: tuple[str, ...] = ()
     """Globs on the paths it writes to, by redirection or as its targets."""
     unless: str = ""
-    """RE2. The rule is silent where this fits all of the command's arguments joined by spaces, or the Python name."""
+    """An RE2 expression. The rule doesn't match if this matches all of the command's arguments joined by spaces, or the
+    whole name of an import, call or attribute."""
 
     imports: tuple[str, ...] = ()
-    """Globs on imported modules; "os" is os and everything in it."""
+    """Globs on imported modules; "os" means os and everything in it."""
     calls: tuple[str, ...] = ()
-    """Globs on the full name of what is called, aliases resolved: "os.system", "pickle.*"."""
+    """Globs on the full name of the called function, with aliases resolved: "os.system", "pickle.*"."""
     literal: bool | None = None
-    """Narrows `calls`: True, only where every argument is a constant; False, only where one is not."""
+    """Restricts `calls`. True: only calls whose arguments are all constants; False: only those with one that isn't."""
     attributes: tuple[str, ...] = ()
     """Globs on names that are read without being called: "*.__globals__"."""
     traits: tuple[str, ...] = ()
     """Names of structural properties, such as "shell.pipe-to-interpreter"."""
     pattern: str = ""
-    """RE2 over the text of the request. The last resort: it can't tell code from a string or a comment. What a group
-    `(?P<secret>…)` holds is neither shown nor recorded; `(?P<name>…)` is what is shown of it then."""
+    """An RE2 expression for the text of the request. A last resort: it can't tell code from a string or a comment. The
+    text of a group `(?P<secret>…)` is neither shown nor recorded; the group `(?P<name>…)` is then shown instead."""
     longer_than: int = 0
-    """Characters of source above which it matches."""
+    """Match source that is longer than this many characters."""
     time_over: float = 0.0
-    """Seconds of the time limit above which it matches."""
+    """Match requests with a time limit of more than this many seconds."""
 
     match: tuple[str, ...] = ()
-    """Examples that the rule must find; checked when the rule is loaded."""
+    """Examples that the rule must match; checked when the rule is loaded."""
     not_match: tuple[str, ...] = ()
-    """Examples that it must leave alone; checked when the rule is loaded."""
+    """Examples that it must not match; checked when the rule is loaded."""
 
     @property
     def at_once(self) -> bool:
-        """Whether what it is about happens while the request runs, also in an overlay."""
+        """Return whether the effect that it is about happens while the request runs, even in an overlay."""
         return bool(self.time_over) or any(trait in REQUEST_TRAITS for trait in self.traits)
 
     @property
@@ -98,7 +101,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     @property
     def example_languages(self) -> tuple[Literal["python", "bash", "javascript"], ...]:
-        """What its examples are written in: what the rule says, or what its fields imply."""
+        """Return the languages of its examples: the rule's `language`, or what its fields imply."""
         if self.language is not None:
             return (self.language,)
         python = self.of_names or any(trait.startswith("python.") for trait in self.traits)
@@ -109,9 +112,10 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class Permit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """One exact request that may run although a rule finds something in it.
+    """Permission for one exact request to run although a rule matches it.
 
-    By its `text`, which a person can read, where there is nothing else to it; else by the SHA-256 of all of it.
+    The request is identified by its `text`, which a person can read, if it consists of nothing else; otherwise by the
+    SHA-256 of the whole request.
     """
 
     rule: str
@@ -119,29 +123,29 @@ class Permit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     text: str = ""
     backend: str = "auto"
     time: float = Limits().time
-    """Seconds that it may ask for at most."""
+    """Maximum time limit, in seconds, that the request may have."""
     sha256: str = ""
     entry: str = ""
-    """The address of the configured executor that it may run on; empty for what runs on none."""
+    """The address of the configured executor that the request may run on; empty for requests that run on none."""
     up_to: Decision = Decision.FORBID
-    """The strictest decision that it takes back: with `prompt` it spares a question, and never lifts a refusal."""
+    """The strictest decision that it overrides: with `prompt` it avoids a question but never overrides a refusal."""
     match: tuple[str, ...] = ()
-    """Texts that it covers; checked when it is loaded."""
+    """Texts that it must cover; checked when it is loaded."""
     not_match: tuple[str, ...] = ()
-    """Texts that it doesn't; checked when it is loaded."""
+    """Texts that it must not cover; checked when it is loaded."""
 
     @property
     def key(self) -> str:
-        """A short name for it."""
+        """Return a short id of the permit, derived from its content."""
         import hashlib
 
         return hashlib.sha256(msgspec.json.encode(self)).hexdigest()[:12]
 
     def covers(self, request: Request, entry: str = "") -> bool:
-        """Whether this permit is for this request, run on the configured executor `entry`.
+        """Return whether this permit covers this request, run on the configured executor `entry`.
 
-        No permit covers a request with secrets: a digest in a file would let others guess them. A permit counts only
-        on its own entry: elsewhere the same words do something else.
+        No permit covers a request with secrets: a digest in a file would let others guess them. A permit is valid only
+        for its own entry: elsewhere the same text may do something else.
         """
         if self.language != request.language or request.secrets or self.entry != entry:
             return False
@@ -152,11 +156,12 @@ class Permit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 MAX_PERMIT_TEXT = 500
-"""Characters of a text that is written out in a permit; a longer one goes by its digest."""
+"""Maximum length of a text that is written out in a permit; a longer one is identified by its digest."""
 
 
 def permit_of(rule: str, request: Request, entry: str = "", *, by_digest: bool = False, **more: Any) -> Permit:
-    """A permit for exactly this request: by its text if that says everything and is printable, else by its digest."""
+    """Return a permit for exactly this request: by its text if that is the whole request, printable and not too long,
+    otherwise by its digest."""
     if by_digest or not is_plain(request) or len(request.text) > MAX_PERMIT_TEXT or not request.text.isprintable():
         what: dict[str, Any] = {"sha256": fingerprint(request, entry)}
     else:
@@ -169,10 +174,10 @@ def permit_of(rule: str, request: Request, entry: str = "", *, by_digest: bool =
 
 
 def permit_lines(permit: Permit, indent: str = "    ") -> str:
-    """A permit as an item under `permits` in a redoma.yaml."""
+    """Return a permit as YAML, as an item under `permits` in a redoma.yaml."""
     import json
 
-    # JSON is YAML, where all characters stand for themselves.
+    # JSON is valid YAML. Non-ASCII characters are kept as they are.
     first, *rest = [
         f"{name}: {json.dumps(each, ensure_ascii=False)}\n" for name, each in msgspec.to_builtins(permit).items()
     ]
@@ -180,16 +185,17 @@ def permit_lines(permit: Permit, indent: str = "    ") -> str:
 
 
 def is_plain(request: Request) -> bool:
-    """Whether the text is the whole request: no input, variables, files, arguments or directory beside it."""
+    """Return whether the text is the whole request, without input, variables, files, arguments, directories, network
+    rules or packages."""
     beside = request.stdin, request.env, request.files, request.cwd, request.project, request.network, request.uses
     return not any(beside) and not (request.language != "command" and request.argv)
 
 
 def fingerprint(request: Request, entry: str = "") -> str:
-    """SHA-256 of everything that changes what a request does: not its id, reason or caller, and no secret."""
+    """Return the SHA-256 of everything that changes what a request does: not its id, reason, caller or secrets."""
     import hashlib
 
-    # As `repr` in ASCII: names and arguments that are no UTF-8 have no other text.
+    # `ascii` also encodes names and arguments that aren't valid UTF-8.
     parts: tuple[object, ...] = (
         request.language,
         request.code,
@@ -223,11 +229,12 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     rules: tuple[Rule, ...]
     permits: tuple[Permit, ...] = ()
     hosts: tuple[HostRule, ...] = ()
-    """What requests may name in `network` without being asked about."""
+    """Hosts that requests may name in `network` without a question."""
 
     @functools.cached_property
     def digest(self) -> str:
-        """SHA-256 of everything that can change a verdict; examples can't, but are cheap to hold to."""
+        """The SHA-256 of everything that can change a verdict. It also covers the examples, which can't change one;
+        including them costs little."""
         import hashlib
 
         return hashlib.sha256(self.encoded).hexdigest()
@@ -240,7 +247,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @classmethod
     def decode(cls, data: bytes) -> Policy:
-        """The policy that `encoded` gave. Raises `PolicyError` for data that this version can't read."""
+        """Return the policy encoded as `data` by `encoded`. Raises `PolicyError` for data that this version can't
+        read."""
         try:
             name, rules, permits, *more = msgspec.json.decode(data)
             return cls(
@@ -256,7 +264,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @property
     def by_text(self) -> bool:
-        """Whether it judges by what is written alone, wherever it would run."""
+        """Return whether it judges by text alone, regardless of what the run can touch."""
         return self.name in BY_TEXT
 
     @functools.cached_property
@@ -271,7 +279,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @functools.cached_property
     def _by_text(self) -> dict[str, list[Permit]]:
-        """Permits by text: there may be hundreds, and one request needs a few of them."""
+        """Permits indexed by text, because there may be hundreds and one request needs only a few."""
         return _grouped((permit.text, permit) for permit in self.permits if not permit.sha256)
 
     @functools.cached_property
@@ -279,7 +287,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return _grouped((permit.sha256, permit) for permit in self.permits if permit.sha256)
 
     def covering(self, request: Request, entry: str = "") -> list[Permit]:
-        """The permits of this request."""
+        """Return the permits that cover this request."""
         named = self._by_text.get(request.text, [])
         if self._by_digest:
             named = [*named, *self._by_digest.get(fingerprint(request, entry), ())]
@@ -302,13 +310,13 @@ def load(
     hosts: Sequence[HostRule] = (),
     time: float = 0.0,
 ) -> Policy:
-    """The rules of a built-in pack plus `rules`, with the decisions of some of them changed by id.
+    """Return a policy with the rules of a built-in pack plus `rules`; `decisions` replaces decisions by rule id.
 
-    `time`: the seconds that the configuration allows a run; the built-in rules object only above that. `hosts`: those
-    that requests may name without being asked about.
+    `time`: the seconds that the configuration allows a run; built-in rules object only to longer time limits. `hosts`:
+    hosts that requests may name without a question.
 
     Raises `PolicyError` for an unknown pack or id, and for a rule that can't work or contradicts its examples. The
-    built-in rules' own examples are checked by the test suite, not on every start.
+    test suite checks the examples of the built-in rules; they aren't checked on every start.
     """
     if pack not in PACKS:
         raise PolicyError(
@@ -330,13 +338,13 @@ def load(
                 why=f"the pack {pack!r} and your own rules don't have it",
                 next=suggest(rule_id, chosen),
             )
-        # A decision by the owner holds wherever the request runs.
+        # The owner's decision applies wherever the request runs.
         chosen[rule_id] = msgspec.structs.replace(chosen[rule_id], decision=decision, touches=())
     return Policy(name=pack, rules=tuple(chosen.values()), permits=tuple(permits), hosts=tuple(hosts))
 
 
 def verify_permit(permit: Permit) -> None:
-    """Raise `PolicyError` for a permit whose own examples disagree with it."""
+    """Raise `PolicyError` for a permit that contradicts its own examples."""
     examples = [(True, text) for text in permit.match] + [(False, text) for text in permit.not_match]
     if examples and permit.sha256:
         raise PolicyError(
@@ -354,7 +362,8 @@ def verify_permit(permit: Permit) -> None:
 
 
 def verify(rules: Iterable[Rule], taken: Iterable[str] = ()) -> None:
-    """Raise `PolicyError` for the first rule that can't work or whose own examples disagree with it."""
+    """Raise `PolicyError` for the first rule that can't work, contradicts its own examples, or has an id that is in use
+    (`taken`)."""
     seen = set(taken)
     for rule in rules:
         if rule.id in seen:
@@ -377,7 +386,8 @@ def _built_in(pack: str) -> Policy:
 
 
 def _objections(rule: Rule) -> Iterator[tuple[str, str, str]]:
-    """What is wrong with a rule's fields, why, and what to do. Also what would load and then never do what is meant."""
+    """Yield what is wrong with a rule's fields, why, and what to do. Includes rules that would load but never work as
+    intended."""
     if not rule.id or rule.id != "".join(rule.id.split()):
         yield "can't be used as an id", "it is empty or holds spaces", "use a-name.like-this"
     try:
@@ -452,7 +462,7 @@ def _check_examples(rule: Rule) -> None:
 
 
 def _known_traits(wanted: Iterable[str]) -> dict[str, str]:
-    """The traits that could be meant; the Bash parser is loaded only for a rule that is about Bash."""
+    """Return the known traits. The Bash parser is loaded only if one of `wanted` isn't found without it."""
     from . import javascript, python
 
     known = {**REQUEST_TRAITS, **python.TRAITS, **javascript.TRAITS}

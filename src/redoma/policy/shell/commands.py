@@ -1,6 +1,6 @@
-"""One command after its words are known: reported, unwrapped, and whatever code it carries read in turn.
+"""Report one command whose words are known, unwrap it, and read the code that it contains.
 
-Shared by scripts, where `reader` finds the commands in a syntax tree, and by argument vectors, which have none.
+Used for scripts, where `reader` finds the commands in a syntax tree, and for argument vectors, which have no tree.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ MAX_LAYERS = 200
 """Commands that one command may unwrap to, and pieces of code that one script may carry."""
 MAX_WRAPPERS = 25
 MAX_ROUNDS = 3
-"""How often a function that calls itself is followed."""
+"""How many times a function that calls itself is followed."""
 MAX_WORK = 3_000_000
 _PIECE, _COMMAND = 1000, 100
-"""What a piece of code, and a command, costs beside its characters."""
+"""What a piece of code and a command cost in addition to their characters."""
 
 Place = tuple[int, int, str]
 """Line, column and text of the command in the source."""
@@ -59,29 +59,29 @@ _KNOWN = frozenset(
     {*_SETTERS, *_SETS_VARIABLES, *_RUNS_HERE, *CHDIR, "alias", "trap", "tee", *FETCHERS, *DATABASES}
     | {*PARTICULAR, *WRITERS, *WRAPPERS, *RUNNERS}
 )
-"""Every name that makes a command more than a name and arguments, but for interpreters, which come with versions."""
+"""Every command name that needs special treatment, except interpreters, whose names may include versions."""
 _STDIN_PATHS = frozenset({"-", "/dev/stdin", "/dev/fd/0", "/proc/self/fd/0"})
 _REARRANGE = frozenset({"set", "shift", "trap", "alias"})
 _READS = frozenset({"read", "mapfile", "readarray", "getopts"})
 _OWN_MEANING = frozenset({"PWD", "OLDPWD", "HOME", "IFS"})
-"""Variables that the shell sets itself, or that are known by their meaning."""
+"""Variables that the shell sets itself, or whose meaning is known."""
 _CRON_TIMES = pattern(r"(?m)^\s*(?:@\w+|(?:\S+[ \t]+){5})")
 
 
 class Feed(msgspec.Struct, frozen=True, gc=False):
-    """What is on standard input."""
+    """The content of standard input."""
 
     text: str | None
-    """The text itself, with UNKNOWN in it where it isn't all known; None when nothing is known."""
+    """The text, with UNKNOWN for parts that aren't known; None if nothing is known."""
     makers: frozenset[str] = frozenset()
-    """The programs that made it, empty for text that stands in the script (see `words.command_names`)."""
+    """The programs that produced it; empty for text written in the script (see `words.command_names`)."""
     file: Executed | None = None
-    """The file that it is read from, as it would be run."""
+    """The file that it is read from, as the fact to report if an interpreter runs it."""
 
 
 class Work:
     """A budget of characters for reading a script and all the code inside it. Code is read again each time it is run,
-    so without a limit `eval "$x"`, where x holds more of those, would have no end."""
+    so without a limit `eval "$x"`, where x contains further `eval` commands, would never end."""
 
     __slots__ = ("left",)
 
@@ -89,13 +89,13 @@ class Work:
         self.left = MAX_WORK
 
     def spend(self, amount: int) -> bool:
-        """Take an amount off; return whether anything is left."""
+        """Subtract an amount and return whether anything is left."""
         self.left -= amount
         return self.left > 0
 
 
 class Deferred(NamedTuple):
-    """A command with arguments of the script, or of the function around it, that are not known where it stands."""
+    """A command that uses arguments of the script, or of the enclosing function, whose values aren't known yet."""
 
     words: tuple[Word, ...]
     at: Place
@@ -126,29 +126,29 @@ class Commands:
         self.volatile: set[str] = set()
         """Variables that a function may change whenever it is called."""
         self.files: dict[str, str | None] = {}
-        """Files that were written, with their content where it is known: they may be run later."""
+        """Files that were written, with their content if known (else None): they may be run later."""
         self.copies: dict[str, str] = {}
-        """Files that are a copy of another, or a link to it, by their path: `cp /bin/rm x; ./x` runs rm."""
+        """Paths of copies of files and links to files, with their originals: `cp /bin/rm x; ./x` runs rm."""
         self.feed = self.own_feed = feed
-        """What the next command finds on standard input, and what the script as a whole does."""
+        """The standard input of the next command, and that of the script as a whole."""
         self.unsure = False
         """Whether something may have set any variable at all."""
         self.gave_up = False
         self.exported: set[tuple[str, str, Place]] = set()
         self.pieces = 0
         self.function_name = ""
-        """The function whose body is read; "" outside of all."""
+        """The function whose body is being read; "" outside of functions."""
         self.deferred: dict[str, list[Deferred]] = {"": []}
-        """By the function that they stand in."""
+        """Deferred commands, by the name of the function that contains them."""
         self.called: dict[str, dict[tuple[Word, ...], None]] = {}
-        """With which arguments: commands by their names, and "" for the script itself."""
+        """The arguments of every call, by command name; "" is the script itself."""
         self.settling = False
         self.rearranges = False
-        """Whether something may give arguments other numbers."""
+        """Whether something may renumber the positional arguments."""
         self.arguments: tuple[Word, ...] = ()
-        """The arguments of the request: any word that isn't known may hold one of these."""
+        """The arguments of the request: any unknown word may contain one of them."""
         self.environment: Mapping[str, str] = {}
-        """Variables that it all begins with."""
+        """The variables that the request starts with."""
         self.sums = Sums()
 
     def trait(self, name: str, at: Place) -> None:
@@ -183,8 +183,8 @@ class Commands:
         )
 
     def file(self, path: Word, how: str, via: tuple[str, ...], at: Place) -> Executed:
-        """The fact that a file would be run, from the current directory."""
-        # What a search finds, or a glob stands for, is one file now and another tomorrow.
+        """Return the fact that a file would be run, from the current directory."""
+        # The results of a search or a glob may be different files when the command runs.
         known = UNKNOWN if path.found or path.glob else path.text
         line, column, text = at
         return Executed(path=known, directory=self.cwd(), how=how, via=via, line=line, column=column, text=text)
@@ -197,7 +197,7 @@ class Commands:
         if self.constants and name not in self.volatile:
             self.variables.set(name, values)
         elif name != "PWD" and any(word.handed for value in values for word in value):
-            self.variables.set(name, [handed()])  # `local x=$1`: whatever it is, it comes from an argument
+            self.variables.set(name, [handed()])  # `local x=$1`: the value is unknown, but comes from an argument
         else:
             self.variables.forget(name)
 
@@ -206,7 +206,7 @@ class Commands:
         return known[0][0].text if known and len(known) == 1 else None
 
     def lasting(self) -> Variables:
-        """The variables whose value will be the same whenever it is looked at."""
+        """Return the variables whose values won't change later."""
         return Variables({})
 
     def run(self, words: tuple[Word, ...], at: Place, writes: Sequence[str] = ()) -> None:
@@ -233,7 +233,7 @@ class Commands:
         self.trait("source.too-deep", at)
 
     def defer(self, words: tuple[Word, ...], at: Place, *, writes: bool = False) -> None:
-        """Remember a command of which arguments are a part, to be read again with those that are given."""
+        """Remember a command that uses arguments, to read it again once their values are known."""
         if self.settling:
             return
         if any(word.handed and UNKNOWN in word.text for word in words):
@@ -245,7 +245,7 @@ class Commands:
             self.deferred[""].append(one)
 
     def settle(self) -> None:
-        """Read what was deferred, with all arguments that the script and its functions are given."""
+        """Read the deferred commands with all arguments that the script and its functions receive."""
         self.settling = True
         self.settle_calls()
         for fact in [each for each in self.facts if isinstance(each, Command) and each.directory is None]:
@@ -271,7 +271,7 @@ class Commands:
             for one in self.deferred[name]:
                 self.again(one, [replace(word, handed="") for word in args])
             calls, self.called = self.called, before
-            # A function that calls itself comes to an end somewhere; where can't be known.
+            # A function that calls itself ends at some point, which can't be known.
             todo += [
                 (inner, given, (*chain, inner))
                 for inner in calls.keys() & self.deferred.keys()
@@ -302,7 +302,7 @@ class Commands:
     def elsewhere(
         self, directory: str, words: tuple[Word, ...], via: tuple[str, ...], at: Place, writes: Sequence[str]
     ) -> list[Layer]:
-        """One layer that runs in another directory, like everything inside it."""
+        """Report one layer that runs in another directory, as do the commands inside it; return those."""
         here = self.variables
         self.variables = here.copy()
         self.chdir("cd", (directory,))
@@ -325,7 +325,7 @@ class Commands:
         if self.copies and (source := self.copies.get(normal(words[0].text, self.cwd()))) and "/" in words[0].text:
             inside.append(Layer((Word(source), *words[1:]), (*via, "copy")))
         if name not in _KNOWN and interpreter(name) is None and not is_loader(name):
-            # Most programs are nothing but a name and arguments, to which none of the questions below apply.
+            # For most programs only the name and arguments matter, and none of the checks below apply.
             if any(map(is_network_path, args)):
                 self.trait("shell.network-redirect", at)
             self.emit(name, args, writes, via, at, words[0].text)
@@ -363,7 +363,7 @@ class Commands:
         return inside
 
     def rearranged(self, name: str, words: Sequence[Word]) -> None:
-        """Arguments may have other numbers from here on: `set -- x`, `shift`, `trap shift DEBUG`."""
+        """Note that arguments may have other numbers from here on: `set -- x`, `shift`, `trap shift DEBUG`."""
         at = 0
         while at < len(words) and words[at].text[:1] in ("-", "+") and words[at].text not in ("-", "--"):
             at += 2 if words[at].text[-1:] == "o" else 1
@@ -379,7 +379,8 @@ class Commands:
                 self.variables.forget(known)
 
     def given(self) -> tuple[str, ...]:
-        """The file on standard input; UNKNOWN if what is there can't be known, nothing if the script itself says it."""
+        """Return the file on standard input: UNKNOWN if the input can't be known, empty if there is none or the script
+        itself contains it."""
         if self.feed is None:
             return ()
         if self.feed.file is not None:
@@ -388,11 +389,11 @@ class Commands:
         return () if known else (UNKNOWN,)
 
     def name(self, name: str, words: tuple[Word, ...], at: Place) -> list[tuple[Word, ...]]:
-        """Report a command's name that is hidden or unknown; return what it may be if unknown parts turn out empty."""
+        """Report a command name that is hidden or unknown; return the commands it may be if unknown parts are empty."""
         first = words[0]
         if (first.glob and name != "[") or first.built or not name.isascii():
             self.trait("shell.obscured-command", at)
-        # `!!` is history expansion where that is on, and nothing a script needs where it is not.
+        # `!!` is history expansion if that is enabled, and of no use in a script otherwise.
         if UNKNOWN not in name and not (first.loose and UNKNOWN in first.text) and not name.startswith("!!"):
             return []
         self.trait("shell.dynamic-command", at)
@@ -402,7 +403,7 @@ class Commands:
         return [words[1:]] if words[1:] and not words[1].text.startswith("-") else []
 
     def special(self, name: str, args: tuple[str, ...], at: Place) -> None:
-        """What is particular to this command, and what it changes for the commands after it."""
+        """Report what is special about this command, and record what it changes for later commands."""
         if name in PARTICULAR:
             fed = None if self.feed is None else self.feed.text or "!"
             for trait in particular(name, args, fed):
@@ -442,7 +443,7 @@ class Commands:
             self.set("PWD", [(Word(normal(target, self.cwd())),)])
 
     def setter(self, name: str, args: tuple[str, ...], at: Place) -> None:
-        """Builtins that set variables by name: those have no known value any more."""
+        """Handle builtins that set variables by name: the values of these are no longer known."""
         if name not in _DECLARES and sets_hook(name, args):
             self.trait("shell.environment-hook", at)
         if name == "printf":
@@ -456,7 +457,7 @@ class Commands:
         elif name in _READS:
             self.sums.reads("REPLY", "MAPFILE", "OPTARG", *(re.split(r"[=\[]", arg, maxsplit=1)[0] for arg in args))
         if name in _DECLARES and any(re.match(r"-[A-Za-z]*n", arg) for arg in args):
-            self.unsure = True  # a name reference: what is set through it can't be followed
+            self.unsure = True  # a name reference: assignments through it can't be tracked
         for arg in args:
             target = re.split(r"[=\[]", arg, maxsplit=1)[0]
             self.unsure |= UNKNOWN in target
@@ -470,7 +471,7 @@ class Commands:
     # Code inside code
 
     def code(self, step: Code, at: Place, via: tuple[str, ...]) -> None:
-        """Source text given as a word: `bash -c`, `eval`, `python -c` …"""
+        """Read source text that is given as a word: `bash -c`, `eval`, `python -c` …"""
         if step.language in INLINE_CODE:
             for trait in INLINE_CODE[step.language]:
                 self.trait(trait, at)
@@ -492,7 +493,7 @@ class Commands:
         )
 
     def script(self, step: Script, at: Place, via: tuple[str, ...]) -> None:
-        """A script from a file, or from standard input."""
+        """Report a script that is read from a file or from standard input, and read it if its text is known."""
         path = step.path
         if step.how == "module" and path is not None:
             self.facts.append(self.file(path, step.how, via, at))
@@ -501,7 +502,7 @@ class Commands:
         elif path.makers:
             self.fed(Feed(path.content, path.makers), step.language, at, via)
         else:
-            # A shell also looks for a name without a slash where programs are.
+            # A shell also searches PATH for a name without a slash.
             library = step.language == "shell" and "/" not in path.text
             fact = self.file(path, "library" if library else step.how, via, at)
             self.facts.append(replace(fact, language=step.language))
@@ -511,7 +512,7 @@ class Commands:
                 self.executed(path, at, via, step.language)
 
     def fed(self, feed: Feed, language: str, at: Place, via: tuple[str, ...], params: tuple[Word, ...] = ()) -> None:
-        """An interpreter that reads its program from a pipe, a here-document or a process substitution."""
+        """Handle an interpreter that reads its program from a pipe, a here-document or a process substitution."""
         if feed.file is not None:
             self.facts.append(replace(feed.file, via=via, language=language))
         if feed.makers & FETCHERS:
@@ -522,7 +523,7 @@ class Commands:
             self.nested(language, feed.text, at, *via, params=params)
 
     def executed(self, path: Word, at: Place, via: tuple[str, ...], language: str = "") -> None:
-        """A file is run. If it was written before, what was written is judged as well."""
+        """Handle the execution of a file. If the script wrote it before, its content is read, too."""
         if not self.files or not (language or "/" in path.text):
             return
         place = normal(path.text, self.cwd())
@@ -549,7 +550,7 @@ class Commands:
         feed: Feed | None = None,
         deferred: list[Deferred] | None = None,
     ) -> None:
-        """Read code found inside this code; its facts stand at the place of the command that runs it."""
+        """Read code found inside this code; its facts get the position of the command that runs it."""
         self.pieces += 1
         if self.pieces > MAX_LAYERS or not self.work.spend(_PIECE + len(source)):
             if not self.gave_up:
@@ -567,7 +568,7 @@ class Commands:
         else:
             from .reader import read
 
-            # An unknown part stays unknown in there: as an expansion of something that has no known value.
+            # An unknown part stays unknown in the nested code: it becomes an expansion without a known value.
             text = _CRON_TIMES.sub("", source) if language == "crontab" else source
             text = text.replace(UNKNOWN, "${_}")
             facts = read(
@@ -588,12 +589,12 @@ class Commands:
             found = replace(fact, line=line, column=column, text=fact.text or place)
             if isinstance(found, (Command, Executed)):
                 found = replace(found, via=(*via, *found.via))
-            if isinstance(found, (Command, Executed, Assigned)) and shared is None:  # it has begun where we are
+            if isinstance(found, (Command, Executed, Assigned)) and shared is None:  # it starts in our directory
                 found = replace(found, directory=moved(self.cwd(), found.directory))
             self.facts.append(found)
 
     def inherited(self) -> dict[str, str]:
-        """The variables of the request that have not been changed since."""
+        """Return the variables of the request that haven't been changed since."""
         values = self.variables.values
         return {name: text for name, text in self.environment.items() if values.get(name) == ((Word(text),),)}
 
@@ -605,8 +606,9 @@ class Commands:
 
 
 def filled(words: Sequence[Word], args: Sequence[Word], *, exactly: bool) -> Iterator[tuple[Word, ...]]:
-    """A command with arguments in the place of those that are not known: each where it belongs. If that can't be told,
-    since they were shifted, picked or looped over, also all of them at once, and one by one."""
+    """Yield a command with its unknown arguments replaced by `args`, each in its own place. Unless `exactly` is set and
+    all places are known (arguments may be shifted, picked or looped over), also yield it with all of them at once, and
+    with each of them alone."""
 
     def fill(pick: Callable[[Word], Sequence[Word]]) -> tuple[Word, ...]:
         out: list[Word] = []

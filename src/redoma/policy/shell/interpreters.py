@@ -1,4 +1,4 @@
-"""Programs that run code: where on their command line it is, and in which language."""
+"""Programs that run code: find the code on their command line, and its language."""
 
 from __future__ import annotations
 
@@ -58,7 +58,8 @@ ASSIGNMENT = pattern(r"[A-Za-z_]\w*\+?=")
 
 
 def strip(grammar: Grammar, rest: Sequence[Word]) -> list[tuple[Word, ...]]:
-    """The command after a program's own options and operands: all readings, if an option is not in its grammar."""
+    """Return the command after a program's own options and operands, in all readings if an option isn't in its
+    grammar."""
     readings: list[tuple[Word, ...]] = []
     skip, at = grammar.operands, 0
     while at < len(rest):
@@ -109,7 +110,7 @@ _START_UPS = {
 
 
 def start_ups(name: str, args: Sequence[str]) -> tuple[str, ...]:
-    """The files in its user's home that a shell runs first: as a login shell, or one that is talked to."""
+    """Return the files in the user's home that a shell runs first, as a login shell or an interactive one."""
     if _remembered_language(name[:MAX_NAME]) != "shell":
         return ()
     options = list(takewhile(lambda arg: arg.startswith(("-", "+")), args))
@@ -122,7 +123,7 @@ def start_ups(name: str, args: Sequence[str]) -> tuple[str, ...]:
 
 
 def interpreter(name: str) -> str | None:
-    """The language a program runs, or None when it is no interpreter."""
+    """Return the language that a program runs; None if it isn't an interpreter."""
     return _remembered_language(name) if len(name) <= MAX_NAME else _language(name)
 
 
@@ -150,7 +151,7 @@ _LONG = names("""
     debug debugger dump-po-strings dump-strings help init-file login noediting noprofile norc posix pretty-print rcfile
     restricted verbose version wordexp protected
 """)
-"""Long options of Bash, which takes them with one dash, too."""
+"""Long options of Bash, which also accepts them with one dash."""
 
 
 def _shell(name: str, rest: list[Word]) -> Iterator[Step]:

@@ -1,8 +1,8 @@
-"""Short programs in other languages, given on a command line: which of them certainly only compute and print.
+"""Recognise short programs in other languages, given on a command line, that certainly only compute and print.
 
-Nothing is parsed. What is known to read or print is taken out of the text (`harmless`); if nothing is left that could
-write, run or connect (`unsafe`), the program is harmless. A word counts wherever it stands, also in a string: at worst
-somebody is asked for no reason.
+Nothing is parsed. Text known to only read or print (`harmless`) is removed. If nothing remains that could write, run or
+connect (`unsafe`), the program is harmless. A word counts wherever it occurs, even in a string: at worst a person is
+asked without need.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from ...lib.patterns import pattern as compiled_later
 from ..facts import UNKNOWN
 
 _RUN_NAME = compiled_later(r"\A\s*[|<>+*?]|[|*?]\s*\Z")
-"""File names that Perl runs or writes when it is to read them, and globs that may stand for one."""
+"""File names that make Perl run a command or write a file instead of reading, and globs that may match such a name."""
 
 
 class _Language(NamedTuple):
     code: re.Pattern[str]
-    """The options after which there is code ..."""
+    """The options that are followed by code."""
     options: re.Pattern[str]
-    """... and those that may stand beside them; others may load more code."""
+    """Other options that are allowed; those not listed may load more code."""
     harmless: re.Pattern[str]
     unsafe: re.Pattern[str]
     names_run: bool = False
@@ -46,7 +46,7 @@ _PERL = _Language(
         """system exec qx readpipe fork open sysopen dbmopen unlink rename rmdir mkdir link symlink chmod chown chroot
         utime truncate kill eval evalbytes do require use no tie socket socketpair connect bind listen accept send pipe
         syscall ioctl fcntl dump umask setpgrp setpriority shmget shmwrite msgsnd semop ARGV CORE INC SIG""",
-        # Other ways to name something: references by name, the table of symbols, `s///ee`, `s xaxbxee`.
+        # Other ways to reach a function: references by name, the symbol table, `s///ee`, `s xaxbxee`.
         r"`|->|::|(?<!&)&(?!&)|\$\^|\$\$[\w{]|\$\{\W|@\s*[{$]|(?:\A|[=;,({|!~?:])\s*\*\s*[\w{$]|\bsort\s*\$",
         r"[^\w\s$@%][msixpodualngcr]*e[msixpodualngcr]*e|\bs\s+\w",
     ),
@@ -64,7 +64,7 @@ _NODE = _Language(
     _words(
         """require import process module fs global globalThis this self eval Function constructor prototype __proto__
         fetch WebSocket EventSource Worker Reflect Proxy call apply bind with arguments""",
-        # A member by a name that isn't written out could be any, and so could one by an escape.
+        # A member whose name is computed or contains an escape could be any member.
         r"getOwnProperty|defineProperty|PrototypeOf|\._|\\[ux]|\]\s*:",
         r"[\w$)\]}\"'`]\s*\[(?!\s*(?:\d+|\"[^\"\\]*\"|'[^'\\]*')\s*\])",
     ),
@@ -113,9 +113,9 @@ _LANGUAGES = {
 
 
 def only_prints(name: str, args: Sequence[str]) -> bool:
-    """Whether the programs on the command line of `name` do no more than compute, read files and print.
+    """Return whether the programs on the command line of `name` only compute, read files and print.
 
-    `perl -i` also writes the files that it is given: those are targets of the command.
+    `perl -i` also writes its operands: those are reported as targets of the command.
     """
     language = _LANGUAGES.get(name)
     if language is None or UNKNOWN in "".join(args):
@@ -131,7 +131,7 @@ def only_prints(name: str, args: Sequence[str]) -> bool:
         elif language.options.fullmatch(args[at]) is None:
             return False
         elif args[at].startswith("-F"):
-            texts.append(args[at])  # a pattern, in which there may be code
+            texts.append(args[at])  # a pattern, which may contain code
         at += 1
     if language.names_run and any(_RUN_NAME.search(operand) for operand in args[at:]):
         return False

@@ -1,4 +1,4 @@
-"""Walks the syntax tree of a script in the order of its source and finds the commands, with what is known there."""
+"""Walk the syntax tree of a script in source order and find the commands, with what is known at each point."""
 
 from __future__ import annotations
 
@@ -91,8 +91,8 @@ def read(
         reader.facts.append(Unbound(why=WHY, line=line, column=column, text=text))
     if not (reader.unsure and constants):
         return reader.facts
-    # Something in it may set any variable. What was concluded from constants stands as one reading of the script;
-    # a second one is made that trusts none.
+    # Something in it may set any variable. The facts derived from known values are kept as one reading of the script;
+    # a second reading treats every variable as unknown.
     second = _Reader(prepared, depth, place, feed, constants=False, work=reader.work)
     second.environment = reader.environment
     second.start(params, given)
@@ -153,7 +153,7 @@ class _Reader(Commands):
         super().__init__(depth, feed, constants=constants, work=work)
         self.source = source
         self.place = place
-        """Where all facts stand, when the script is itself a piece of another one."""
+        """The position of all facts, if the script is part of another one."""
         self.data = parseable(source.text)
         self.ascii = source.text.isascii()
         self.verbatim = self.ascii and len(source.starts) == 1
@@ -232,7 +232,7 @@ class _Reader(Commands):
         return "$(" in text or "`" in text
 
     def other(self, node: Node) -> Items:
-        """Anything that means nothing by itself."""
+        """Handle a node without a meaning of its own."""
         if children := node.children:
             return children
         if node.is_missing:
@@ -425,7 +425,7 @@ class _Reader(Commands):
     # Input and output
 
     def output(self, segment: Node) -> str | None:
-        """What a segment of a pipeline prints, for the few where that is plain to see."""
+        """Return what a segment of a pipeline prints, for the few commands where that is known; else None."""
         text = self.text(segment)
         if not _PRINTS.match(text):
             return None
@@ -446,11 +446,11 @@ class _Reader(Commands):
         if name != "find":
             return echoed(body, expander)
         words = expander.line(text) if LINE.match(text) else [word for part in parts for word in expander.words(part)]
-        # Not what it prints, but where all of it lies: enough to judge `find / | xargs rm`.
+        # Not the exact output, but the directories it lies in: enough to judge `find / | xargs rm`.
         return " ".join(search_roots([word.text for word in words[1:]]))
 
     def redirected(self, redirects: Iterable[Node]) -> Feed | None:
-        """Standard input as redirected here; None when it is not."""
+        """Return the redirected standard input; None if it isn't redirected."""
         feed = None
         for redirect in redirects:
             if redirect.type == "herestring_redirect" and redirect.named_children:

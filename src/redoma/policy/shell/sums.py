@@ -1,9 +1,9 @@
-"""Arithmetic on data. Bash evaluates the value of a variable in arithmetic as an expression, and a subscript in it runs
-commands: with `n='a[$(rm x)]'`, `echo $((n))` removes x. So a script that computes with what it reads from a file runs
-whatever that file says, and no approval can be bound to it.
+"""Arithmetic on data. In arithmetic, Bash evaluates the value of a variable as an expression, and a subscript in it can
+run commands: with `n='a[$(rm x)]'`, `echo $((n))` removes x. So a script that computes with values read from a file
+runs whatever that file says, and no approval can be bound to it.
 
-Names are followed through the whole script, without its order: a name is *data* if anything that it is given may be
-text from elsewhere. What is missing here costs a question, never an alarm.
+Names are tracked through the whole script, regardless of order: a name is *data* if any value assigned to it may be
+text from outside the script. A case missing here costs an extra question, never a finding.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _NUMBER = pattern(
     r"|\$\{!\w+\[[@*]\]\}|\$\{?(?:RANDOM|SECONDS|LINENO|BASHPID|UID|EUID|PPID|EPOCHSECONDS)\}?"
     r"|\$\((?:[^()`]*\|)?\s*(?:wc|nproc|date|id|seq|expr|grep\s+-[A-Za-z]*c)\b[^()|;&`]*\))+\Z"
 )
-"""A value that is a number, or fails: nothing in it is text of a file."""
+"""A value that is a number, or whose evaluation fails: no part of it is text from a file."""
 _REFERENCES = pattern(r"(?:\$\{?[A-Za-z_]\w*\}?|[\d\s:+*/-])+\Z")
 _NAME = pattern(r"(?<![\w#])[A-Za-z_]\w*")
 _ARGUMENT = pattern(r"\$\{?[1-9@*]")
@@ -47,7 +47,7 @@ class Sums:
         self._sums: list[_Sum] = []
 
     def gives(self, name: str, raw: str) -> None:
-        """`name` gets a value that is not known, written as `raw`."""
+        """Record that `name` is assigned an unknown value, written as `raw`."""
         raw = raw.strip().strip('"')
         if _NUMBER.match(raw):
             return
@@ -57,22 +57,23 @@ class Sums:
             self._data.add(name)
 
     def reads(self, *names: str) -> None:
-        """These get what is read from somewhere."""
+        """Record that these variables receive text that is read at run time."""
         self._data.update(names)
 
     def computes(self, text: str, at: tuple[int, int, str]) -> None:
-        """`text` is evaluated as an expression."""
+        """Record that `text` is evaluated as an expression."""
         text = _NUMERIC_PART.sub("0", text)
         foreign = _ARGUMENT.search(text) or _SUBSTITUTION.search(text)
         self._sums.append(_Sum(at, frozenset({"", *_NAME.findall(text)} if foreign else _NAME.findall(text))))
 
     def compares(self, text: str, at: tuple[int, int, str]) -> None:
-        """`[[ … ]]`: what stands beside an operator of numbers is evaluated."""
+        """Record that the operands of numeric operators in `[[ … ]]` are evaluated."""
         for operands in _COMPARED.findall(text):
             self.computes(" ".join(operands), at)
 
     def expands(self, text: str, at: tuple[int, int, str]) -> None:
-        """`${!name}` expands the subscript in its value; `${text:from:length}` computes both."""
+        """Record what an expansion evaluates: in `${!name}` the subscript in its value, in `${text:from:length}` both
+        numbers."""
         if indirect := _INDIRECT.match(text):
             self.computes(indirect[1], at)
         elif part := _PART.match(text):

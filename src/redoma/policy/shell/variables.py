@@ -1,5 +1,5 @@
-"""Variables that make innocent programs run something else, and every way to set one: however PATH is changed, `ls` may
-be any program then."""
+"""Variables that make innocent programs run something else ("hooks"), and every way to set one: once PATH is changed,
+by whatever means, `ls` may be any program."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _HOOKS = pattern(
     r"|(?:SUDO|SYSTEMD|KUBE)_EDITOR|KUBECTL_EXTERNAL_DIFF|RSYNC_CONNECT_PROG|SSH_(?:SK_HELPER|PKCS11_HELPER))\Z"
 )
 SEARCHES = ("PATH", "PYTHONPATH")
-"""Variables that say where programs and modules are looked for."""
+"""Variables that say where programs and modules are searched for."""
 TAME_PROGRAMS = frozenset({"", "cat", "less", "more", "true", ":", "vi", "vim", "nvim", "nano", "emacs", "code --wait"})
 _TAME_PATH = pattern(
     r"(?:/(?:usr|bin|sbin|opt|snap)(?:/[\w.+-]+)*"
@@ -33,19 +33,19 @@ _TAME_PATH = pattern(
 
 
 def may_be_hook(name: str) -> bool:
-    """Whether some value of this variable makes innocent commands run something else."""
+    """Return whether some value of this variable makes innocent commands run something else."""
     return _HOOKS.match(name) is not None
 
 
 def is_hook(name: str, value: str, raw: str, reader: str = "") -> bool:
-    """Whether setting this variable makes later, innocent commands run something else.
+    """Return whether setting this variable makes later, innocent commands run something else.
 
-    `raw` is the value as written, to see that `$PATH` itself comes first; `reader` is the command it is set for.
+    `raw`: the value as written, which shows whether `$PATH` itself comes first. `reader`: the command it is set for.
     """
     if not may_be_hook(name):
         return False
     if name == "IFS":
-        # White space only splits in fewer places than we assume, and `IFS= read` is how lines are read.
+        # White space splits in no more places than assumed, and `IFS= read` is the usual way to read lines.
         return bool(value.strip(" \t\n")) and reader not in ("read", "mapfile", "readarray")
     if name == "PATH":
         parts = re.sub(r"\$\{?PATH\}?", "/usr", raw.strip("\"'")).split(":")
@@ -67,7 +67,7 @@ def is_hook(name: str, value: str, raw: str, reader: str = "") -> bool:
 # Ways to set a variable other than `name=value`
 
 EXPANSION = pattern(r"\$\{(!?)([A-Za-z_]\w*)(?:\[[^\]]*\])?:?=([^}]*)")
-"""`${name:=value}`, also of the variable that another one names (`!`)."""
+"""`${name:=value}`, also with `!`, which sets the variable that `name` refers to."""
 _DESCRIPTOR = pattern(r"(?<!\$)\{([A-Za-z_]\w*)\}[<>]")
 _SUM = pattern(
     r"(?<![\w${])(?:(?:\+\+|--)\s*([A-Za-z_]\w*)"
@@ -79,7 +79,7 @@ _SEARCHED = ("PATH", "BASH_ENV", "LD_PRELOAD", "LD_AUDIT", "LD_LIBRARY_PATH", "I
 
 
 def named(builtin: str, args: Sequence[str]) -> list[str]:
-    """The variables that a builtin sets or unsets, as they are given to it."""
+    """Return the names of the variables that a builtin sets or unsets, as written in its arguments."""
     words, names, letters = [*args], [], ""
     if builtin not in ("let", "getopts"):
         for item in walk(args, grammar_of(builtin)):
@@ -108,8 +108,8 @@ def named(builtin: str, args: Sequence[str]) -> list[str]:
 
 
 def sets_hook(builtin: str, args: Sequence[str]) -> bool:
-    """Whether it gives a hook a value that can't be known, or may do so. What is unset hooks nothing, except that
-    without PATH programs are looked for in the current directory."""
+    """Return whether a builtin sets, or may set, a hook to an unknown value. An unset variable is no hook, except that
+    without PATH programs are searched for in the current directory."""
     targets = named(builtin, args)
     if builtin == "unset":
         return any(name == "PATH" or not re.match(r"[\w-]+(?:\[|\Z)", name) for name in targets)
@@ -117,12 +117,12 @@ def sets_hook(builtin: str, args: Sequence[str]) -> bool:
 
 
 def refers_to_hook(value: str) -> bool:
-    """Of `declare -n name=value`."""
+    """Return whether the value in `declare -n name=value` refers to a hook."""
     return is_hook(value.strip("\"'").partition("[")[0], UNKNOWN, UNKNOWN)
 
 
 def expansion_sets_hook(text: str) -> bool:
-    """`${PATH:=/x}`; of several in one text, whether one does."""
+    """Return whether an expansion in the text sets a hook: `${PATH:=/x}`."""
     for indirect, name, value in EXPANSION.findall(text):
         plain = UNKNOWN if "$" in value or "`" in value else value.strip("\"'")
         if indirect or is_hook(name, plain, value):
@@ -131,12 +131,12 @@ def expansion_sets_hook(text: str) -> bool:
 
 
 def sum_sets_hook(text: str) -> bool:
-    """`((PATH=5))` has programs looked for in the directory 5."""
+    """Return whether arithmetic sets a hook: after `((PATH=5))`, programs are searched for in the directory 5."""
     return _are_hooks(_summed(text))
 
 
 def redirection_sets_hook(text: str) -> bool:
-    """`{PATH}>file` puts the number of a descriptor there."""
+    """Return whether a redirection sets a hook: `{PATH}>file` stores a descriptor number in PATH."""
     return _are_hooks(_DESCRIPTOR.findall(text))
 
 
@@ -149,7 +149,8 @@ def _are_hooks(names: Iterable[str]) -> bool:
 
 
 def _may_be_hook(name: str) -> bool:
-    # A glob is a name if a file is called so. `a[1]` looks like one, too: that only fits where it can mean a hook.
+    # A glob may match a file that has a hook's name. `a[1]` looks like a glob, too, so it counts only if it matches a
+    # hook.
     target = name.partition("[")[0]
     if UNKNOWN in target or "*" in target or "?" in target:
         return True

@@ -1,7 +1,7 @@
-"""What a word of Bash becomes after quote removal and expansion, as far as that can be known beforehand.
+"""Expand the words of Bash and remove their quotes, as far as the result can be known beforehand.
 
-Variables with known values are put in their place, constants such as `$(echo rm)` are folded, braces are
-expanded, and everything else becomes UNKNOWN. `$HOME` and `~` both read as "~".
+Variables are replaced by their known values, constants such as `$(echo rm)` are folded, braces are expanded, and
+everything else becomes UNKNOWN. `$HOME` and `~` both read as "~".
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ MAX_VALUE = 4096
 MAX_ALTERNATIVES = 8
 """Values remembered of one variable; with more, it counts as unknown."""
 MAX_NAMED = 16 * 1024
-"""Characters looked through for the programs that made a text."""
+"""Characters that are searched for the names of the programs that produced a text."""
 MAX_FIELDS = 256
 """Words that one word may expand to."""
 MAX_TEMPLATE = 4096
 """Characters of a word whose braces are expanded."""
 MAX_EXPANSION_DEPTH = 8
-"""Expansions inside expansions that are computed; further in, they are unknown (what they run is read all the same)."""
+"""Levels of nested expansions that are computed; deeper ones are unknown (the commands in them are still read)."""
 
 
 FETCHERS = names("""
@@ -43,26 +43,25 @@ FETCHERS = names("""
     base32 basenc xxd openssl gunzip zcat bunzip2 bzcat unxz xzcat unzstd zstdcat uudecode gpg hexdump od dig nslookup
     host GET lwp-request
 """)
-"""Programs that bring text from outside, or make readable text out of what a reviewer can't read."""
+"""Programs that fetch text from outside, or decode text that a reviewer can't read."""
 
 
 class Word(msgspec.Struct, frozen=True, gc=False):
     text: str
     glob: bool = False
-    """It holds an unquoted `*`, `?` or `[`."""
+    """Whether it contains an unquoted `*`, `?` or `[`."""
     built: bool = False
-    """Its letters were hidden: hex escapes, braces, quotes in the middle, a substitution that only echoes."""
+    """Whether its letters were hidden: hex escapes, braces, quotes in the middle, a substitution that only echoes."""
     loose: bool = False
-    """It holds an unquoted part that isn't known, which may turn out to be several words, or none."""
+    """Whether it contains an unquoted unknown part, which may expand to several words or none."""
     makers: frozenset[str] = frozenset()
-    """Names of the commands whose output it holds."""
+    """Names of the commands whose output it contains."""
     content: str | None = None
-    """For `<(echo …)`: what reading from it gives, when that is known."""
+    """For `<(echo …)`: the text to be read from it, if known."""
     found: bool = False
-    """It stands for whatever a search finds, or a loop reads, so for any number of files."""
+    """Whether it stands for the results of a search or for lines read in a loop, and so for any number of files."""
     handed: str = ""
-    """Which argument of the script, or of the function around it, it holds: its number; "@" for all of them, or "?" if
-    that can't be told."""
+    """Which argument of the script or the enclosing function it contains: its number, "@" for all, "?" if unknown."""
 
 
 Value = tuple[Word, ...]
@@ -78,12 +77,12 @@ _ANY_ARGUMENT = pattern(r"\$\{!?(?:[1-9@*#]|OPTARG)")
 
 
 def handed(name: str = "?") -> Value:
-    """An argument that isn't known, by the name of its variable."""
+    """Return the value of an unknown argument, given the name of its variable."""
     return (Word(UNKNOWN, handed="@" if name == "*" else name),)
 
 
 def value_of(words: Sequence[Word], found: Given) -> Word:
-    """The word that is, or holds, the value of an option."""
+    """Return the value of an option as a word."""
     word = words[found.at]
     return word if word.text == found.value else replace(word, text=found.value)
 
@@ -111,7 +110,7 @@ class Variables:
         self.values.pop(name, None)
 
     def join(self, other: Variables) -> None:
-        """After a branch that may not have been taken: both histories are possible."""
+        """Merge in the variables of another path through the script: after a branch, both paths are possible."""
         for name in list(self.values):
             theirs = other.values.get(name)
             if theirs is None:
@@ -121,7 +120,7 @@ class Variables:
 
 
 def base(word: Word) -> str:
-    """The name of the program at a path."""
+    """Return the base name of the program at a path."""
     return word.text.rpartition("/")[2]
 
 
@@ -141,13 +140,13 @@ class Expander:
         self.variables = variables
         self.picks = picks or {}
         self.seen: dict[object, int] = {}
-        """Each choice that came up, and between how many values."""
+        """Each choice that was needed, with the number of possible values."""
         self.prompts: list[Node] = []
-        """Expansions that run what the variable holds: `${x@P}`."""
+        """Expansions that run the value of the variable: `${x@P}`."""
 
     @property
     def open(self) -> bool:
-        """Whether there are too many combinations to try, so that nothing should be taken for known."""
+        """Return whether there are too many combinations to try, so that no value should be treated as known."""
         return prod(self.seen.values()) > MAX_COMBINATIONS
 
     def pick(self, key: object, options: Sequence[Value]) -> Value:
@@ -156,7 +155,7 @@ class Expander:
         return options[self.picks.get(key, 0)] if options else UNSURE
 
     def words(self, node: Node, depth: int = 0) -> list[Word]:
-        """The words that one word of the source becomes: usually one, and usually as it stands."""
+        """Return the words that one word of the source expands to: usually one, and usually unchanged."""
         raw, kind = _text(node), node.type
         if kind in _PLAIN_TYPES:
             if _PLAIN.match(raw):
@@ -171,7 +170,7 @@ class Expander:
         return _Builder(self, depth).build(node)
 
     def line(self, text: str) -> tuple[Word, ...]:
-        """The words of a command that fits `LINE`."""
+        """Return the words of a command that matches `LINE`."""
         if '"' not in text and "'" not in text:
             return tuple(map(_plain, text.split()))
         return tuple(
@@ -182,7 +181,8 @@ class Expander:
         )
 
     def simple(self, quoted: str) -> Word | None:
-        """Quoted text with nothing in it but plain references, which needs no look at the tree; None for any other."""
+        """Return the word for quoted text that contains only plain references, without using the tree; None for other
+        text."""
         return self.referring(quoted) if _SIMPLE.match(quoted) else None
 
     def referring(self, quoted: str) -> Word:
@@ -216,7 +216,7 @@ class Expander:
 _PLAIN_TYPES = frozenset({"word", "number", "variable_name", "command_name"})
 _LETTERS = r"[A-Za-z0-9_./:=@%+,*?-]"
 _PLAIN = pattern(rf"{_LETTERS}+\Z")
-# `$1x` is left to the tree, which has its own idea of where that name ends.
+# `$1x` is left to the tree, because the parser decides where that name ends.
 _A_REFERENCE = r"\$[A-Za-z_]\w*|\$\d(?!\w)|\$\{[A-Za-z_]\w*\}"
 _SIMPLE = pattern(rf"(?:[^$`\\]|{_A_REFERENCE})*\Z")
 _REFERENCE = pattern(r"\$(\{\w+\}|[A-Za-z_]\w*|\d)")
@@ -240,14 +240,14 @@ def _plain(raw: str) -> Word:
 
 
 def merge(words: Sequence[Word], separator: str = " ") -> Word:
-    """Several words read as one, the way `"$*"` and `eval` join them."""
+    """Return several words joined to one, as `"$*"` and `eval` do."""
     if len(words) == 1:
         return words[0]
     return _made_of(words, separator.join([word.text for word in words]))
 
 
 def _made_of(words: Sequence[Word], text: str) -> Word:
-    """A text with all that is known of the words in it."""
+    """Return a word with this text and the combined properties of the words it was made of."""
     if UNKNOWN in text:
         text = _UNKNOWNS.sub(UNKNOWN, text)
     glob = built = loose = found = False
@@ -266,7 +266,7 @@ _UNKNOWNS = pattern(f"{UNKNOWN}+")
 
 
 def combinations(seen: dict[object, int]) -> Iterator[dict[object, int]]:
-    """Every way to choose among the values that came up, the first one (all zero) left out."""
+    """Yield every combination of the possible values except the first one (all zero); none if there are too many."""
     if prod(seen.values()) <= MAX_COMBINATIONS:
         for indexes in product(*(range(count) for count in seen.values())):
             if any(indexes):
@@ -332,7 +332,7 @@ class _Builder:
         self.template.append(chr(_FIRST_ATOM + len(self.atoms)))
         self.atoms.append(_Atom(words, joins))
         if len(self.atoms) > MAX_FIELDS * 16:
-            # Nobody writes such a word; it counts as unknown, and the characters for atoms don't run out.
+            # Nobody writes such a word. It counts as unknown, so that the characters for atoms can't run out.
             self.template.clear()
             self.atoms = [_Atom((Word(UNKNOWN, loose=True),))]
             self.template.append(chr(_FIRST_ATOM))
@@ -490,12 +490,12 @@ _EXPANSIONS = frozenset(
 )
 _CHUNKS = pattern(r"[\U000f0000-\U000fffff]|[^\U000f0000-\U000fffff]+")
 _FOLDED = pattern(r"echo|printf|mktemp|dirname|jobs")
-"""What is in every substitution whose output is known."""
+"""Every substitution whose output is known contains one of these."""
 _MKTEMP = pattern(
     r"\$\(\s*mktemp(?:\s+(?:-[dqut]+|--directory|--suffix=[\w.-]+|\"?(?:/tmp/|\$\{TMPDIR:-/tmp\}/)?[\w.-]*X{3}[\w.-]*\"?))*\s*\)\Z"
 )
 _FRESH = Word(f"/tmp/tmp.{UNKNOWN}_", makers=frozenset({"mktemp"}))  # noqa: S108
-"""A fresh temporary path: nobody knows its name, but everybody knows where it is."""
+"""A fresh temporary path: its name isn't known, but its directory is."""
 _JOBS = pattern(r"\$\(\s*jobs -p\s*\)\Z")
 _SUM = pattern(r"\$\(\(\s*(\d{1,9}(?:\s*[+-]\s*\d{1,9})*)\s*\)\)\Z")
 _PARAMETER = pattern(
@@ -518,13 +518,13 @@ def _splits_quoted(node: Node) -> bool:
 
 
 def folded_output(node: Node, expander: Expander, depth: int) -> str | None:
-    """What a substitution that only echoes constants prints; None for every other."""
+    """Return the output of a substitution that only echoes constants; None for any other."""
     body = [child for child in node.named_children if child.type != "comment"]
     return echoed(body[0], expander, depth) if len(body) == 1 and body[0].type == "command" else None
 
 
 def echoed(command: Node, expander: Expander, depth: int = 0) -> str | None:
-    """What `echo` or `printf` with known words prints; None when it isn't one of them, or not known."""
+    """Return the output of `echo` or `printf` with known words; None for other commands or unknown words."""
     parts = command.named_children
     if depth > MAX_EXPANSION_DEPTH or not parts or any(child.type.endswith("_redirect") for child in parts):
         return None
@@ -540,7 +540,8 @@ _ANY_OTHER = frozenset({""})
 
 
 def command_names(source: str) -> frozenset[str]:
-    """Which programs that fetch or decode text a piece of source names. Never empty: "" stands for any other."""
+    """Return the programs named in a piece of source that fetch or decode text, and always "", which stands for any
+    other program."""
     unquoted = source[:MAX_NAMED].replace('"', "").replace("'", "").replace("\\", "")
     tokens = _TOKEN.findall(unquoted)
     return _ANY_OTHER if FETCHERS.isdisjoint(tokens) else FETCHERS.intersection(tokens) | _ANY_OTHER
@@ -576,7 +577,7 @@ _SEQUENCE = pattern(r"(-?\d{1,4}|[A-Za-z])\.\.(-?\d{1,4}|[A-Za-z])(?:\.\.-?\d+)?
 
 
 def expand_braces(template: str) -> list[str]:
-    """Expand `{a,b}` and `{1..3}`, outermost first; nothing at all when it would be too many."""
+    """Return the expansions of `{a,b}` and `{1..3}`, outermost first; an empty list if there would be too many."""
     done: list[str] = []
     todo = [template]
     while todo:
@@ -651,7 +652,7 @@ def echoed_words(words: Sequence[str]) -> str | None:
 
 
 def own_or_unknown(word: Word) -> str:
-    """The text of a word; what only looks like a path that `mktemp` made is unknown."""
+    """Return the text of a word; a path that only looks as if `mktemp` had made it becomes unknown."""
     looks = word.text.startswith(_FRESH.text)
     return word.text if not looks or word.makers == _FRESH.makers else f"/tmp/{UNKNOWN}"  # noqa: S108
 

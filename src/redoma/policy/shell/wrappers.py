@@ -1,7 +1,7 @@
-"""Commands that run other commands: what is left when the wrapper is taken off.
+"""Commands that run other commands: find what a wrapper runs.
 
-`unwrap` looks at one command's words and says what it makes run: another command, code in some language, a
-script read from a file or from standard input. It decides nothing and knows nothing of the syntax tree.
+`unwrap` takes one command's words and returns what the command runs: another command, code in some language, or a
+script read from a file or from standard input. It decides nothing and doesn't use the syntax tree.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from .interpreters import ASSIGNMENT, Code, Run, Script, Step, interpret, interp
 from .words import Word, merge, value_of
 
 _Unwrap = Callable[[str, list[Word], str | None], Iterator[Step]]
-"""Of a program's name, the words after it, and the text on standard input (None: not known): what it makes run."""
+"""Takes a program's name, its arguments and the text on its standard input (None: unknown); yields what it runs."""
 
 _PAIR_HEADS = frozenset(first for first, space, _ in (name.partition(" ") for name in PREFIXES) if space)
 _LOGIN = pattern(r"-[AbEeHKknPSsvBfmp]*[il]|--lo")
 LOGIN = "su -l -c"
-"""What is inside begins in somebody's home."""
+"""`via` of commands that start in the home directory of the target user."""
 _LOADER = pattern(r"ld[-.\w]*\.so(?:\.\d+)*\Z")
 
 
 def is_loader(name: str) -> bool:
-    """The dynamic loader runs the program it is given."""
+    """Return whether this is the dynamic loader, which runs the program named by its arguments."""
     return name.startswith("ld") and _LOADER.match(name) is not None
 
 
 def unwrap(name: str, args: Sequence[Word], fed: str | None) -> list[Step]:
-    """What a command makes run besides itself. `fed` is the text on standard input, where it is known."""
+    """Return what a command runs besides itself. `fed`: the text on standard input, if known."""
     rest = list(args)
     if language := interpreter(name):
         return list(interpret(name, language, rest))
@@ -56,8 +56,8 @@ def unwrap(name: str, args: Sequence[Word], fed: str | None) -> list[Step]:
 
 
 def _directory(name: str, rest: list[Word], command: tuple[Word, ...]) -> str | None:
-    """`env -C / rm -rf etc`: the directory that a wrapper changes to before it runs the command. Of a link, `..` is
-    above where that leads; and where somebody's home is, nobody can say here."""
+    """Return the directory that a wrapper changes to before it runs the command: `env -C / rm -rf etc`. UNKNOWN if `..`
+    follows a name, which may be a link, or if `sudo` changes to the target user's home."""
     letter = {"env": "-C", "sudo": "-D"}.get(name)
     if letter is None:
         return None
@@ -73,7 +73,7 @@ def _directory(name: str, rest: list[Word], command: tuple[Word, ...]) -> str | 
 
 
 def climbs(path: str) -> bool:
-    """Whether `..` comes after a name: that may be a link, and what is above where it leads is elsewhere."""
+    """Return whether `..` comes after a name: the name may be a link, and the parent of its target is elsewhere."""
     return re.search(r"[^/.]/+\.\.(?:/|\Z)|\.{3,}/+\.\.(?:/|\Z)", path) is not None
 
 
@@ -217,7 +217,7 @@ def _find(name: str, rest: list[Word], fed: str | None) -> Iterator[Step]:
 
 
 def _results(args: Sequence[str]) -> list[str]:
-    """What `{}` looks like. Below "." a plain `-name x` says more than that nothing is known: it is ./x."""
+    """Return what `{}` may stand for. With a plain `-name x` below ".", that is ./x and not just an unknown path."""
     name = next((value for option, value in pairwise(args) if option in ("-name", "-iname")), None)
     if name is None or {"!", "-not", "-o", "-or", ","} & set(args):
         return search_roots(args)
@@ -225,7 +225,7 @@ def _results(args: Sequence[str]) -> list[str]:
 
 
 def search_roots(args: Sequence[str]) -> list[str]:
-    """What the results of `find` look like: something below where it starts. Below "/" that is as good as "/"."""
+    """Return what the results of `find` look like: an unknown path below each start; for "/", just "/"."""
     end = next((at for at, text in enumerate(args) if re.match(r"-[^HLPDO]|[(!]", text)), len(args))
     roots = [text for text in args[:end] if text and not text.startswith("-")] or ["."]
     return [root if root.strip("/") == "" else root.rstrip("/") + "/" + UNKNOWN for root in roots]
@@ -267,7 +267,7 @@ def _parallel(name: str, rest: list[Word], fed: str | None) -> Iterator[Step]:
         if not marks:
             yield Script("shell", None, "parallel")
         return
-    # What it reads it quotes, so that can be any text but not code, unless the command itself takes it for that.
+    # It quotes its input, so that is any text but not code, unless the command itself runs its arguments as code.
     for value in inputs or [Word('"${_}"')]:
         line = merge(command)
         text = line.text.replace("{}", value.text) if "{}" in line.text else f"{line.text} {value.text}"
@@ -324,7 +324,7 @@ def _tmux(name: str, rest: list[Word], fed: str | None) -> Iterator[Step]:
 
 
 def _after_dashes(via: str, *, mark: str = "--", first: tuple[Word, ...] = ()) -> _Unwrap:
-    """What comes after a mark, as arguments of a program where it is always the same one."""
+    """Return an unwrapper for the command after a mark; `first`: words to put before it."""
 
     def steps(name: str, rest: list[Word], fed: str | None) -> Iterator[Step]:
         texts = _texts(rest)
