@@ -1,8 +1,8 @@
 """Policy: what may run, what a person is asked about, and what is refused.
 
-    Request ─▶ facts (python/, shell/) ─▶ rules (packs, the user's) ─▶ Evaluation
+    Request ─▶ facts (python/, shell/, javascript/) ─▶ rules (packs, the user's) ─▶ Evaluation
 
-Pure: no file, clock or environment is read, and the same request under the same policy always gives the
+Pure: no file (but the packs), clock or environment is read, and the same request under the same policy always gives the
 same findings. It expresses intent and decides who is asked; it is never the boundary. The readers and the
 packs are loaded when first needed: judging Python doesn't load the Bash parser, nor the reverse.
 """

@@ -89,8 +89,8 @@ QUIET_MODULES = names("""
     scipy simplejson six tabulate toml tqdm typing_extensions urllib3 yaml
 """)
 """Python modules that run no other files, except through the calls listed above. Another installed module may run
-anything, and an approval can't be bound to that. As with programs, an entry missing here costs an extra question, never
-a finding."""
+anything, and an approval can't be bound to that. As with programs, an entry missing here costs an extra question, but
+never hides a change."""
 _UNBOUND = {
     "shell.dynamic-command": "which program it runs is only known when it runs",
     "python.dynamic-command": "which program it runs is only known when it runs",
@@ -133,7 +133,7 @@ _MAX_SHOWN = 120
 
 # Programs that run only themselves, or the command given as their arguments. An approval can't be bound to anything
 # else a program may run (tests, hooks, statements, what its directory configures). So this lists programs known to run
-# nothing else; a missing one costs an extra question, never a finding. Where an option makes one of these run
+# nothing else; a missing one costs an extra question, but never hides a change. Where an option makes one of these run
 # something, the shell reader reports the trait "shell.hidden-option".
 _PLAIN = LOOKING | names("""
     lsof ss netstat ip ifconfig ping dig nslookup host hostname dmesg xxd date zgrep rg zstdcat sort shuf iconv tree

@@ -71,9 +71,9 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
         """Of a trait, what it says in words."""
         if not isinstance(self.fact, Trait):
             return ""
-        from . import python, shell
+        from . import javascript, python, shell
 
-        return {**REQUEST_TRAITS, **python.TRAITS, **shell.TRAITS}.get(self.fact.name, "")
+        return {**REQUEST_TRAITS, **python.TRAITS, **shell.TRAITS, **javascript.TRAITS}.get(self.fact.name, "")
 
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):

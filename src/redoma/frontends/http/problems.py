@@ -92,7 +92,12 @@ def problem_of(error: Exception) -> tuple[int, Problem, int]:
         case BackendUnavailable():  # what this host lacks; results of runs name it too
             return 503, _told(error), 60
         case StoreError() | AuditError() | BackendError():
-            tell(ERROR, "service.failed", error=type(error).__name__, why=" ".join(sanitise(str(error)).split())[:_MAX_TEXT])
+            tell(
+                ERROR,
+                "service.failed",
+                error=type(error).__name__,
+                why=" ".join(sanitise(str(error)).split())[:_MAX_TEXT],
+            )
             words = Problem(
                 error="the server can't do this now",
                 why="its own storage or its sandbox failed",

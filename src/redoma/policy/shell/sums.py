@@ -3,7 +3,7 @@ run commands: with `n='a[$(rm x)]'`, `echo $((n))` removes x. So a script that c
 runs whatever that file says, and no approval can be bound to it.
 
 Names are tracked through the whole script, regardless of order: a name is *data* if any value assigned to it may be
-text from outside the script. A case missing here costs an extra question, never a finding.
+text from outside the script. A case missing here costs an extra question, but never hides a change.
 """
 
 from __future__ import annotations
