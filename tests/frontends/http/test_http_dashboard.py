@@ -364,6 +364,14 @@ def tab(browser: Any, server: Serving) -> Iterator[Any]:
     assert complaints == []
 
 
+def wait_for_picture(page: Any, width: int) -> None:
+    """Wait until the first picture has arrived. (`wait_for_function` asks again by `eval`, which the page forbids.)"""
+    deadline = time.monotonic() + 60
+    while (seen := page.evaluate("document.querySelector('[data-pictures] img')?.naturalWidth")) != width:
+        assert time.monotonic() < deadline, seen
+        page.wait_for_timeout(50)
+
+
 def test_code_runs_in_the_playground_and_its_picture_shows(tab: Any) -> None:
     page = tab("agent").page
     page.goto(page.url.rstrip("/") + "/playground")
@@ -374,7 +382,7 @@ def test_code_runs_in_the_playground_and_its_picture_shows(tab: Any) -> None:
     page.fill("textarea[name=code]", f"print('<b>hello</b>')\n{pixel}\n'last'")
     page.press("textarea[name=code]", "Control+Enter")
     page.wait_for_selector("[data-pictures] img")
-    page.wait_for_function("document.querySelector('[data-pictures] img').naturalWidth === 1")
+    wait_for_picture(page, 1)
     assert page.text_content("[data-status]") == "ok"
     assert "<b>hello</b>" in page.text_content("[data-output]")
     assert page.query_selector("[data-output] b") is None
@@ -388,9 +396,12 @@ def test_figures_show_in_the_playground_and_are_harmless(server: Serving, tab: A
     page.fill("textarea[name=code]", SHOWN)
     page.press("textarea[name=code]", "Control+Enter")
     page.wait_for_selector("[data-pictures] iframe")
-    page.wait_for_function("document.querySelector('[data-pictures] img').naturalWidth === 9")
+    wait_for_picture(page, 9)
     assert page.frame_locator("[data-pictures] iframe").locator("b").text_content() == "1"
     assert "owned" not in page.title()
+    deadline = time.monotonic() + 30
+    while not opened.complaints and time.monotonic() < deadline:
+        page.wait_for_timeout(50)
     assert ["Blocked script execution" in said for said in opened.complaints] == [True]  # as it should be
     opened.complaints.clear()
 

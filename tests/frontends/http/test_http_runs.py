@@ -63,7 +63,7 @@ def test_who_follows_a_run_after_its_end_is_told_the_same(server: Serving) -> No
     for events in (live, late):
         said = [(data["stream"], data["text"]) for name, data in events if name == "output"]
         assert sorted(said) == [("stderr", "err\n"), ("stdout", "out\n")]
-    assert [data for name, data in late if name == "display"] == [data for name, data in live if name == "display"]
+        assert [data["data"] for name, data in events if name == "display"] == [{"text/plain": "'shown'"}]
     assert late[-1] == live[-1]
 
 

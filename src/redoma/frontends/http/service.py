@@ -606,6 +606,8 @@ class Service:
 
     def _ended(self, job: Job, result: Result) -> None:
         row = job.row
+        if row.mode != "sync":
+            _complete(job.events, result)
         row.result, row.status = self.encoded(result, row.id), result.status.value
         if result.status is Status.PENDING:
             row.state, row.approval = "waiting", result.approval_id
@@ -912,6 +914,17 @@ def _digest(body: RunBody, mode: Mode) -> str:
 def _max_limits(configured: Limits, given: dict[str, int | float]) -> dict[str, float]:
     values = msgspec.structs.asdict(configured)
     return {name: given.get(name, _FACTOR * value) for name, value in values.items()}
+
+
+def _complete(events: list[Chunk | Display], result: Result) -> None:
+    """Add what was not streamed: displays of a run outside of a session, and everything of a run that was approved
+    later. A follower gets the same events while the run is in memory and after that (`_as_events`).
+    """
+    if not events:
+        texts: tuple[tuple[Stream, str], ...] = (("stdout", result.stdout), ("stderr", result.stderr))
+        events += [Chunk(stream, text) for stream, text in texts if text]
+    if not any(isinstance(event, Display) for event in events):
+        events += result.displays
 
 
 def _as_events(result: bytes) -> Iterator[tuple[str, Any]]:
