@@ -143,7 +143,7 @@ def test_a_bomb_ends_by_itself_and_takes_nothing_with_it(name: str, executor: Ex
     limits = {"time": 2.0, "memory": 64 * MiB, "output_total": 8 * MiB}
     result = executor.run(BOMBS[name], policy="none", limits=limits, files={"a": b""})
     assert result.status.ending == "ran", result.error
-    assert result.usage.wall < 40
+    assert result.usage.wall < 10
     assert executor.run("1 + 1").value == 2  # and the next run works
     assert _resident() - before < 200 * MiB, "the bomb went off in our own process"
 

@@ -352,7 +352,7 @@ def test_a_hostile_argument_can_not_make_a_glob_slow() -> None:
     policy = Policy(name="test", rules=(rule(command=["x"], args=["*a*a*a*a*a*a*a*b"]),))
     started = time.process_time()
     evaluate(policy, Request(argv=("x", "a" * 100_000), language="command"))
-    assert time.process_time() - started < 10
+    assert time.process_time() - started < 1
 
 
 def test_judging_python_does_not_load_the_bash_parser_nor_the_reverse() -> None:

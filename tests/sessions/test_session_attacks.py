@@ -212,7 +212,7 @@ async def test_a_driver_that_never_answers_is_ended_in_time(config: Config) -> N
         start = time.monotonic()
         result = await session.run("1", timeout=0.3)
         assert result.status in ("timeout", "failed")
-        assert time.monotonic() - start < 30 * SLOW
+        assert time.monotonic() - start < 5 * SLOW
 
 
 async def test_a_driver_that_never_answers_a_question_is_ended_in_time(
