@@ -11,6 +11,7 @@ from tree_sitter import Node
 
 from redoma.models import Decision, Request
 from redoma.policy import evaluate, load
+from redoma.policy.executed import executed_by
 from redoma.policy.facts import MAX_NAME, Command, Trait
 from redoma.policy.shell import facts_of_argv, facts_of_script, reader
 from redoma.policy.shell.interpreters import _remembered_language, interpreter
@@ -170,3 +171,20 @@ def test_however_long_a_chain_of_aliases_is_its_beginning_is_known(links: int) -
     chain = "".join(f"a{i + 1} = a{i}\n" for i in range(links))
     code = f"import os\na0 = os.system\n{chain}a{links}('rm -rf /')\n"
     assert evaluate(load("standard"), Request(code=code)).decision is Decision.FORBID
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "n=" + "$a1" * 12_000 + "!; echo $((n))",
+        "n=" + "$((1))" * 2_000 + "x; echo $((n))",
+        "a0=$(cat f); " + "".join(f"a{i + 1}=$a{i};" for i in range(4_000)) + "echo $((a3999))",
+        "echo " + "${a:" * 2_000 + "1" + "}" * 2_000,
+        "n=$(cat f); [[ " + "a" * 50_000 + " -gt $n ]]",
+    ],
+    ids=["references", "sums", "chain", "nested", "operand"],
+)
+def test_arithmetic_that_is_made_to_take_long_is_soon_known_to_be_on_data(code: str) -> None:
+    started = time.process_time()
+    assert executed_by(code, "bash").unbound
+    assert time.process_time() - started < 10

@@ -112,7 +112,7 @@ async def test_a_zygote_that_was_killed_is_told(config: Config, nothing_left_beh
             assert pid is not None
             os.kill(pid, signal.SIGKILL)
             async with asyncio.timeout(60):  # a run that takes a cell at the moment when it dies fails
-                while "jail.zygote.lost" not in heard.events:
+                while "jail.zygote.lost" not in heard.events:  # noqa: ASYNC110 - a list of what was logged
                     await asyncio.sleep(0.01)
             assert (await executor.run("6 * 7")).value == 42
     assert heard.of("jail.zygote.lost")["pid"] == pid

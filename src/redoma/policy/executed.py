@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import posixpath
 import re
 from collections.abc import Callable, Sequence
@@ -438,7 +439,7 @@ def _of_command(fact: Command, found: _Collected, *, bare: bool) -> None:
         found.add("settings", Executed(path=f"~/{file}", how="data"))
     if interpreter(name) == "python" and _imports_by_option(args):
         found.unbound("an option has Python import or load something else", fact)
-    if name in ("test", "[", "unset") and _NAMED_BY_DATA.search("\n".join(args)):
+    if name in ("test", "[", "unset") and _is_named_by_data(args):
         found.unbound("the name of a variable is only known when it runs, and may run anything", fact)
     if name in RUNNERS:
         found.add("unbound", f"{name} runs what its files say, and what those include or run is not bound")
@@ -490,7 +491,6 @@ def _made(facts: Sequence[Fact]) -> frozenset[str]:
     return frozenset(posixpath.normpath(path) for command in commands for path in command.writes if path)
 
 
-_NAMED_BY_DATA = compiled_later(rf"-v\n[^\n]*{UNKNOWN}|\w\[[^\n]*{UNKNOWN}")
 _UNPACKS = names("unzip gunzip bunzip2 unxz unlzma unzstd unlz4 cpio 7z split csplit patch rsync scp wget")
 _DECOMPRESS = names("gzip bzip2 xz lzma zstd lz4 pigz")
 _AWK_WRITES = compiled_later(r">|\bclose\b")
@@ -514,6 +514,14 @@ def _writes_anything(fact: Command) -> bool:
     if name == "curl":
         return any(re.match(r"-[A-Za-z]*[OJ]|--remote-", arg) for arg in args)
     return name in _UNPACKS
+
+
+def _is_named_by_data(args: Sequence[str]) -> bool:
+    """Return whether the variable that `test -v` or `unset` is given, or a subscript in it, isn't known."""
+    named = [arg for before, arg in itertools.pairwise(args) if before == "-v"]
+    return any(UNKNOWN in arg for arg in named) or any(
+        "[" in arg.partition(UNKNOWN)[0] for arg in args if UNKNOWN in arg
+    )
 
 
 def _is_made(fact: Executed, made: frozenset[str]) -> str:

@@ -16,21 +16,25 @@ from ...lib.patterns import pattern
 WHY = "arithmetic on what is only known when it runs may run anything"
 
 _NUMBER = pattern(
-    r"(?s)(?:[-+]?\d+|\$\(\(.*\)\)|\$\{?\#[\w@*]*(?:\[[@*]\])?\}?|\$[?$!]"
+    r"(?s)(?:[-+]?\d++|\$\(\(.*\)\)|\$\{?\#[\w@*]*(?:\[[@*]\])?\}?|\$[?$!]"
     r"|\$\{!\w+\[[@*]\]\}|\$\{?(?:RANDOM|SECONDS|LINENO|BASHPID|UID|EUID|PPID|EPOCHSECONDS)\}?"
-    r"|\$\((?:[^()`]*\|)?\s*(?:wc|nproc|date|id|seq|expr|grep\s+-[A-Za-z]*c)\b[^()|;&`]*\))+\Z"
+    r"|\$\((?:[^()`]*\|)?\s*(?:wc|nproc|date|id|seq|expr|grep\s+-[A-Za-z]*c)\b[^()|;&`]*\))++\Z"
 )
 """A value that is a number, or whose evaluation fails: no part of it is text from a file."""
-_REFERENCES = pattern(r"(?:\$\{?[A-Za-z_]\w*\}?|[\d\s:+*/-])+\Z")
+_REFERENCES = pattern(r"(?:\$\{?[A-Za-z_]\w*+\}?+|[\d\s:+*/-])++\Z")
 _NAME = pattern(r"(?<![\w#])[A-Za-z_]\w*")
 _ARGUMENT = pattern(r"\$\{?[1-9@*]")
 _SUBSTITUTION = pattern(r"\$\((?!\()|`")
 _NUMERIC_PART = pattern(
     r"\$\((?:[^()`]*\|)?\s*(?:wc|nproc|date|id|seq|expr|grep\s+-[A-Za-z]*c)\b[^()|;&`]*\)|\$\{\#[^}]*\}|\$\#"
 )
-_COMPARED = pattern(r"(\S+)\s+-(?:eq|ne|lt|le|gt|ge)\s+(\S+)|-v\s+(\S+)")
+_COMPARED = pattern(r"(?<!\S)(\S++)\s++-(?:eq|ne|lt|le|gt|ge)\s++(\S++)|-v\s++(\S++)")
 _INDIRECT = pattern(r"\$\{!([A-Za-z_]\w*)")
 _PART = pattern(r"(?s)\$\{[\w@*]+(?:\[[^\]]*\])?:(?![-=?+])(.*)\}\Z")
+
+
+_MAX_TEXT = 1 << 20
+"""Characters of arithmetic that are examined, nested parts again each time. Beyond that, everything counts as data."""
 
 
 class _Sum(NamedTuple):
@@ -45,6 +49,7 @@ class Sums:
         self._data: set[str] = set()
         self._flows: dict[str, set[str]] = {}
         self._sums: list[_Sum] = []
+        self._left = _MAX_TEXT
 
     def gives(self, name: str, raw: str) -> None:
         """Record that `name` is assigned an unknown value, written as `raw`."""
@@ -62,13 +67,18 @@ class Sums:
 
     def computes(self, text: str, at: tuple[int, int, str]) -> None:
         """Record that `text` is evaluated as an expression."""
+        self._left -= len(text)
+        if self._left < 0:
+            self._sums.append(_Sum(at, frozenset({""})))
+            return
         text = _NUMERIC_PART.sub("0", text)
         foreign = _ARGUMENT.search(text) or _SUBSTITUTION.search(text)
         self._sums.append(_Sum(at, frozenset({"", *_NAME.findall(text)} if foreign else _NAME.findall(text))))
 
     def compares(self, text: str, at: tuple[int, int, str]) -> None:
         """Record that the operands of numeric operators in `[[ … ]]` are evaluated."""
-        for operands in _COMPARED.findall(text):
+        self._left -= len(text)
+        for operands in _COMPARED.findall(text) if self._left > 0 else [("$1",)]:
             self.computes(" ".join(operands), at)
 
     def expands(self, text: str, at: tuple[int, int, str]) -> None:
@@ -83,7 +93,13 @@ class Sums:
         """Yield where the script computes with data."""
         if not self._sums:
             return
-        data = {"", *self._data}
-        while more := {name for name, sources in self._flows.items() if name not in data and sources & data}:
+        data, todo = {"", *self._data}, [*self._data]
+        takers: dict[str, list[str]] = {}
+        for name, sources in self._flows.items():
+            for source in sources:
+                takers.setdefault(source, []).append(name)
+        while todo:
+            more = {name for name in takers.get(todo.pop(), ()) if name not in data}
             data |= more
+            todo += more
         yield from dict.fromkeys(found.at for found in self._sums if found.names & data)
