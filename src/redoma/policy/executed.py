@@ -503,7 +503,9 @@ def _writes_anything(fact: Command) -> bool:
     from another machine."""
     name, args = fact.name, fact.args
     if name in ("tar", "gtar", "bsdtar"):
-        bundles = [arg.lstrip("-") for at, arg in enumerate(args) if re.match(r"-?[A-Za-z]" if at == 0 else r"-[A-Za-z]", arg)]
+        bundles = [
+            arg.lstrip("-") for at, arg in enumerate(args) if re.match(r"-?[A-Za-z]" if at == 0 else r"-[A-Za-z]", arg)
+        ]
         return any("x" in each for each in bundles) or any(arg in ("--extract", "--get") for arg in args)
     if name in _DECOMPRESS:
         return any(re.match(r"-[A-Za-z0-9]*d|--(?:un)?(?:de)?compress", arg) for arg in args)
