@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from redoma import Request
 from redoma.backends.jail.guest import as_json
 from redoma.lib.mounts import _unescape
-from redoma.lib.patterns import pattern
+from redoma.lib.patterns import lazy_pattern
 
 plain = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -53,7 +53,7 @@ def test_the_id_of_a_request_is_a_random_uuid() -> None:
 
 @given(st.text(alphabet="ab1 \n"))
 def test_a_pattern_that_is_compiled_later_finds_the_same(text: str) -> None:
-    now, later = re.compile(r"(a+)(\d)?", re.IGNORECASE), pattern(r"(a+)(\d)?", re.IGNORECASE)
+    now, later = re.compile(r"(a+)(\d)?", re.IGNORECASE), lazy_pattern(r"(a+)(\d)?", re.IGNORECASE)
     for name in ("match", "search", "fullmatch"):
         ours, theirs = getattr(later, name)(text), getattr(now, name)(text)
         assert (ours and ours.span()) == (theirs and theirs.span())
@@ -98,3 +98,33 @@ def test_tls_works_again_once_it_is_wanted(tmp_path: Path) -> None:
     key.write_text(key.read_text() + (tmp_path / "cert").read_text())
     done = subprocess.run([sys.executable, "-c", program, key], capture_output=True, text=True, check=False)
     assert (done.stdout, done.returncode) == ("b'hello'\n", 0), done.stderr
+
+
+def test_what_is_loaded_later_is_there_once_it_is_used() -> None:
+    """In a process that has loaded asyncio without it: through asyncio, and by its own name."""
+    program = textwrap.dedent("""
+        import sys
+        from redoma.lib.extras import load_small
+        load_small()
+        import asyncio, pathlib, uuid
+        later = {"inspect", "linecache", "platform", "subprocess", "textwrap", "traceback", "urllib.parse"}
+        assert not later & set(sys.modules), later & set(sys.modules)
+        assert asyncio.iscoroutinefunction(asyncio.sleep)
+        assert "inspect" in sys.modules and "subprocess" not in sys.modules
+        assert pathlib.Path("/a b").as_uri() == "file:///a%20b"
+        assert uuid.UUID(int=1).int == 1
+
+        async def main():
+            process = await asyncio.create_subprocess_exec("echo", "hello", stdout=asyncio.subprocess.PIPE)
+            out, _ = await process.communicate()
+            assert out == b"hello\\n"
+            asyncio.current_task().print_stack(file=sys.stdout)
+
+        asyncio.run(main(), debug=True)
+        import platform, subprocess, traceback, urllib.parse
+        assert (subprocess.PIPE, subprocess.STDOUT, subprocess.DEVNULL) == (-1, -2, -3)
+        assert platform.system() == "Linux" and urllib.parse.quote("a b") == "a%20b"
+        """)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "Stack for <Task" in done.stdout

@@ -1,4 +1,5 @@
-"""Where Redoma's files are, and reading one: the only module that reads the environment and opens the files."""
+"""Where Redoma's configuration files are, and reading one: the only module that opens them, and that reads the
+variables of the environment that configure Redoma."""
 
 from __future__ import annotations
 

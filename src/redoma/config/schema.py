@@ -275,7 +275,7 @@ def _checked_entry(reader: Reader, path: str, entry: Entry) -> Entry:
 
 def _check_engine(reader: Reader, place: str, host: str | None) -> None:
     if host is not None and (problem := engine_problem(host)) is not None:
-        reader.report_at(place, f"{host!r} is no engine: {problem}", f"write it with one of {', '.join(ENGINES)}")
+        reader.report_at(place, f"{host!r} is not an engine: {problem}", f"write it with one of {', '.join(ENGINES)}")
 
 
 def _check_variables(reader: Reader, path: str, entry: Entry) -> None:
@@ -303,7 +303,7 @@ def _check_inside(reader: Reader, place: str, path: str) -> bool:
     """Return whether it is a path inside a cell or container; report it if not."""
     if path.startswith("/") and ".." not in path.split("/"):
         return True
-    reader.report_at(place, f"{path!r} is no path inside", "write an absolute path, such as /workspace")
+    reader.report_at(place, f"{path!r} is not a path inside", "write an absolute path, such as /workspace")
     return False
 
 
@@ -334,11 +334,11 @@ def _volumes(reader: Reader, path: str, entry: DockerEntry) -> Iterator[str]:
         place = f"{path}.volumes[{number}]"
         host, inside, *mode = [*volume.split(":"), ""][: max(3, volume.count(":") + 1)]
         if not host or mode not in ([""], ["ro"]):
-            reader.report_at(place, f"{volume!r} is no volume", "write it as host:container or host:container:ro")
+            reader.report_at(place, f"{volume!r} is not a volume", "write it as host:container or host:container:ro")
         elif _check_inside(reader, place, inside):
             resolved = reader.resolved(host)
             if resolved is None or os.sep not in host:
                 hint = "write an absolute path, one below `~/`, or one that begins with `./`"
-                reader.report_at(place, f"{host!r} is no path on the host", hint)
+                reader.report_at(place, f"{host!r} is not a path on the host", hint)
             else:
                 yield ":".join([str(resolved), inside, *filter(None, mode)])

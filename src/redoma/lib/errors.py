@@ -39,7 +39,8 @@ class RedomaError(Exception):
     def __init__(self, what: str, *, why: str = "", next: str = "") -> None:  # noqa: A002 - reads as the sentence it makes
         self.what, self.why, self.next = what, why, next
         message = what + (f": {why}" if why else "")
-        super().__init__(message + (f". Next: {next}" if next else ""))
+        below = "\n" if "\n" in next else " "  # several lines are easier to read on their own
+        super().__init__(message + (f". Next:{below}{next}" if next else ""))
 
 
 class InvalidRequest(RedomaError, ValueError):

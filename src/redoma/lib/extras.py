@@ -8,6 +8,11 @@ from __future__ import annotations
 import os
 import sys
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
 
 def pip_install(what: str) -> str:
     """Return the command that installs a package next to Redoma; in a virtual environment, with its pip."""
@@ -18,24 +23,56 @@ def pip_install(what: str) -> str:
     return f"{pip} install '{what}'"
 
 
+class _Later(type(sys)):  # type: ignore[misc]  # a module: importing `types` for its name would take longer
+    """A module that is loaded when something is used that it was not made with."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "__path__":  # asked for by `from … import`; none of them is a package
+            raise AttributeError(name)
+        if sys.modules.get(self.__name__) is self:
+            del sys.modules[self.__name__]
+        __import__(self.__name__)
+        return getattr(sys.modules[self.__name__], name)
+
+    def function(self, name: str) -> Callable[..., Any]:
+        """A function of it, which loads it when called."""
+        return lambda *args, **named: self.__getattr__(name)(*args, **named)
+
+
+def _later() -> dict[str, object]:
+    """Modules that these import and a short run doesn't use, with what is taken from them at once."""
+    unused = ("inspect", "linecache", "platform", "subprocess", "textwrap", "traceback", "urllib.parse")
+    modules = {name: _Later(name) for name in unused}
+    modules["platform"].system = lambda: os.uname().sysname
+    modules["subprocess"].__dict__.update(PIPE=-1, STDOUT=-2, DEVNULL=-3)
+    for name, function in (("traceback", "extract_stack"), ("urllib.parse", "quote_from_bytes")):
+        setattr(modules[name], function, modules[name].function(function))
+    return {name: module for name, module in modules.items() if name not in sys.modules}
+
+
 def load_small() -> None:
-    """Load msgspec and asyncio as if `typing_extensions` and `ssl` were not installed, which are a tenth of what a
-    short run loads. Only for the command line, before anything else is loaded: msgspec then knows only the types of the
-    standard library, and asyncio makes no TLS connections until `restore_tls`.
+    """Load msgspec, asyncio and pathlib without what a short run doesn't use of them, which is a third of it. Only for
+    the command line, before anything else is loaded.
+
+    Some modules are loaded when they are first used: see `_later`. Others are treated as if they were not installed:
+    `ssl` and `typing_extensions`. So msgspec knows only the types of the standard library, and asyncio makes no TLS
+    connections until `restore_tls`.
     """
     if {"asyncio", "msgspec", "ssl", "typing_extensions"} & set(sys.modules):
         return
-    absent: dict[str, None] = {"ssl": None, "typing_extensions": None}
-    sys.modules.update(absent)  # type: ignore[arg-type]  # makes an import fail as if it were not installed
+    instead: dict[str, object] = {"ssl": None, "typing_extensions": None, **_later()}  # None: the import fails
+    sys.modules.update(instead)  # type: ignore[arg-type]
     try:
         import asyncio
+        import pathlib
 
         import msgspec
 
-        _ = asyncio, msgspec
+        _ = asyncio, pathlib, msgspec
     finally:
-        for name in absent:
-            del sys.modules[name]
+        for name, module in instead.items():
+            if sys.modules.get(name) is module:  # else it was used, and loaded
+                del sys.modules[name]
 
 
 def restore_tls() -> None:

@@ -46,7 +46,7 @@ def canonical(text: str) -> str:
         try:
             return str(ipaddress.IPv6Address(host))
         except ValueError:
-            raise ValueError("it is no IPv6 address") from None
+            raise ValueError("it is not an IPv6 address") from None
     name = _ascii(host).removesuffix(".")
     if not name or len(name) > MAX_HOST:
         raise ValueError("a host has a name of 1 to 253 characters")
@@ -72,18 +72,18 @@ def _ascii(host: str) -> str:
     try:
         return idna.encode(host, uts46=True, std3_rules=False, transitional=False).decode("ascii")
     except idna.IDNAError as error:
-        raise ValueError(f"it is no name by IDNA: {error}") from None
+        raise ValueError(f"it is not a valid name (IDNA): {error}") from None
 
 
 def _ipv4(text: str) -> ipaddress.IPv4Address:
     """Return an address as inet_aton parses it: one to four numbers, each decimal, octal (0…) or hexadecimal (0x…)."""
     parts = text.split(".")
     if len(parts) > 4 or not all(map(_NUMBER.match, parts)):
-        raise ValueError("it ends in a number, and is no IPv4 address")
+        raise ValueError("it ends in a number, and is not an IPv4 address")
     try:
         numbers = [_number(part) for part in parts]
     except ValueError:
-        raise ValueError("it ends in a number, and is no IPv4 address") from None
+        raise ValueError("it ends in a number, and is not an IPv4 address") from None
     *first, last = numbers
     if any(number > 255 for number in first) or last >= 256 ** (4 - len(first)):
         raise ValueError("a number in the address is too large")
@@ -117,7 +117,7 @@ def why_not_public(address: Address) -> str:
             if address in network and int(address) > 1 and (why := why_not_public(inner)):
                 return f"it holds {inner}: {why}"
     if address.is_unspecified:
-        return "it is no address of anybody"
+        return "it is not the address of a host"
     if address.is_loopback:
         return "it is this machine's own"
     if address.is_link_local:

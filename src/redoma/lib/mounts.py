@@ -27,11 +27,11 @@ class Mount:
         """The directory of the file system that is visible at `path`."""
         self.path = path
         self.options = options
-        """Of this mount: `ro`, `nosuid` …"""
+        """Options of this mount: `ro`, `nosuid` …"""
         self.kind = kind
         self.source = source
         self.file_system_options = file_system_options
-        """Of the file system, wherever it is mounted."""
+        """Options of the file system, wherever it is mounted."""
 
 
 def read_mounts(process: str = "/proc/self") -> list[Mount]:

@@ -19,6 +19,6 @@ class _Pattern:
         return getattr(compiled, name)
 
 
-def pattern(text: AnyStr, flags: int = 0) -> re.Pattern[AnyStr]:
+def lazy_pattern(text: AnyStr, flags: int = 0) -> re.Pattern[AnyStr]:
     """Do the same as `re.compile`, but compile on first use. A mistake raises only then, so tests use each pattern."""
     return cast("re.Pattern[AnyStr]", _Pattern(text, flags))

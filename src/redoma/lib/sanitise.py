@@ -10,29 +10,29 @@ import functools
 import unicodedata
 from typing import Any
 
-from .patterns import pattern
+from .patterns import lazy_pattern
 
 # After the escape: strings to the terminal (OSC: titles, links, the clipboard; DCS, SOS, PM, APC), CSI (colours, the
 # cursor), then the short ones. A string ends at any control character, so that an unfinished one hides nothing and
 # needs no second pass. Starting with one literal makes the search ten times as fast.
-_SEQUENCE = pattern(r"\x1b(?:[\]PX^_][^\x00-\x1f\x7f]*(?:\x07|\x1b\\)|\[[0-?]*[ -/]*[@-~]|[\]PX^_]|[ -/]*[0-~])")
+_SEQUENCE = lazy_pattern(r"\x1b(?:[\]PX^_][^\x00-\x1f\x7f]*(?:\x07|\x1b\\)|\[[0-?]*[ -/]*[@-~]|[\]PX^_]|[ -/]*[0-~])")
 # The same introducers as one character each: U+009B is the 8-bit form of `ESC [`.
-_C1 = pattern(r"[\x80-\x9f]")
+_C1 = lazy_pattern(r"[\x80-\x9f]")
 # Bold and underline as `man` prints them: a character over itself, or over an underscore.
-_OVERSTRUCK = pattern(r"_\x08|(.)\x08(?=\1)")
+_OVERSTRUCK = lazy_pattern(r"_\x08|(.)\x08(?=\1)")
 _CONTROLS = bytes({*range(0x20), 0x7F} - {*b"\t\n"})
 # Beyond ASCII: characters that reverse the order of text, and zero-width ones that can hide in a word.
 _INVISIBLE = (
     "\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b\u200e\u200f\u202a-\u202e"
     "\u2060-\u206f\u3164\ufeff\uffa0\ufff9-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
 )
-_REMOVED = pattern(f"[{_INVISIBLE}]+")
+_REMOVED = lazy_pattern(f"[{_INVISIBLE}]+")
 # Joiners and variation selectors form emoji and Persian or Indic words, but between ASCII letters they only hide.
 _JOINERS = "\u200c\u200d\ufe00-\ufe0f"
-_STRAY_JOINERS = pattern(rf"(?<![^\x00-\x7f])[{_JOINERS}]+")
-_SHAPELESS = pattern(f"[{_INVISIBLE}{_JOINERS}\u2800\ufffc\U0001d159\U000e0100-\U000e01ef]")
+_STRAY_JOINERS = lazy_pattern(rf"(?<![^\x00-\x7f])[{_JOINERS}]+")
+_SHAPELESS = lazy_pattern(f"[{_INVISIBLE}{_JOINERS}\u2800\ufffc\U0001d159\U000e0100-\U000e01ef]")
 _RIGHT_TO_LEFT = frozenset({"R", "AL", "AN"})
-_SURROGATE = pattern(r"[\ud800-\udfff]")
+_SURROGATE = lazy_pattern(r"[\ud800-\udfff]")
 
 
 def is_clean(data: bytes) -> bool:

@@ -31,6 +31,11 @@ def suggest(word: str, valid: Iterable[str]) -> str:
     return did_you_mean(word, ordered, f"use one of: {shown}")
 
 
+def valid_utf8(text: str) -> str:
+    """Return the text with escapes for lone surrogates, which UTF-8 can't hold."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
 def shorten(text: str, max_chars: int) -> str:
     """Return the text, cut to `max_chars` characters with an ellipsis as the last if it is longer."""
     return text if len(text) <= max_chars else text[: max_chars - 1] + "…"

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from .patterns import pattern
+from .patterns import lazy_pattern
 
-_SIZE = pattern(r"([0-9]{1,15}(?:\.[0-9]{1,6})?) ?([KMGT]?)(i?)B?\Z")
-_DURATION = pattern(r"([0-9]{1,9}(?:\.[0-9]{1,3})?) ?([smhdw])\Z")
+_SIZE = lazy_pattern(r"([0-9]{1,15}(?:\.[0-9]{1,6})?) ?([KMGT]?)(i?)B?\Z")
+_DURATION = lazy_pattern(r"([0-9]{1,9}(?:\.[0-9]{1,3})?) ?([smhdw])\Z")
 
 
 def parse_size(text: str) -> int | None:

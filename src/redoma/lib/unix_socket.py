@@ -17,7 +17,7 @@ def listen_private(path: Path) -> socket.socket:
     """
     if path.exists() or path.is_symlink():
         if not stat.S_ISSOCK(os.lstat(path).st_mode):
-            raise ConfigError(f"{path} is no socket", why="something else has this name", next="choose another path")
+            raise ConfigError(f"{path} is not a socket", why="something else has this name", next="choose another path")
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
             try:
                 probe.connect(str(path))

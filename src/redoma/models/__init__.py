@@ -8,7 +8,7 @@ every caller gets, whichever backend ran it. Values that can be derived are prop
 from __future__ import annotations
 
 from .effect import Change, Effect, Version
-from .environment import EnvironmentUse
+from .environment import EnvironmentUse, Interpreter
 from .evaluation import Approval, Decision, Evaluation, Finding, Level
 from .isolation import Isolation
 from .network import HostRule, NetworkRequest, Secret, SecretUse, host_rule, host_rules
@@ -50,6 +50,7 @@ __all__ = [
     "ExecutedFiles",
     "Finding",
     "HostRule",
+    "Interpreter",
     "Isolation",
     "Judged",
     "KiB",

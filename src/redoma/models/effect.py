@@ -18,7 +18,7 @@ class Version(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Permission bits, including set-user-id, set-group-id and sticky."""
     size: int = 0
     sha256: str = ""
-    """Of a file's content."""
+    """The hash of a file's content."""
     target: str = ""
     """The target of a symbolic link, as written in it."""
 

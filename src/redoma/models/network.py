@@ -15,12 +15,12 @@ import hashlib
 import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal
-from urllib.parse import unquote
 
 import msgspec
 
 from ..lib.errors import InvalidRequest
-from ..lib.hosts import as_address, canonical
+from ..lib.patterns import lazy_pattern
+from ..lib.types import resolved
 
 WEB_PORTS = (443, 80)
 """The ports of a rule that names none."""
@@ -28,12 +28,12 @@ READING = frozenset({"GET", "HEAD", "OPTIONS"})
 """Methods that are meant to change nothing on the server."""
 MAX_RULES, MAX_TEXT = 200, 2048
 
-_RULE = re.compile(
+_RULE = lazy_pattern(
     r"(?:(?P<methods>[A-Za-z,]+)[ ]+)?(?P<host>\[[^\]]*\]|[^\s:/=\[\]]+)"
     r"(?::(?P<port>[0-9]+))?(?:=(?P<addresses>[^/\s]+))?(?P<path>/\S*)?\Z"
 )
-_METHOD = re.compile(r"[A-Z]{1,20}\Z")
-_PATH = re.compile(r"/[!-~]*\Z")
+_METHOD = lazy_pattern(r"[A-Z]{1,20}\Z")
+_PATH = lazy_pattern(r"/[!-~]*\Z")
 _FORMS = "write it like api.github.com, *.example.org:443 or 'GET api.x.com/v1/**'"
 
 
@@ -132,7 +132,7 @@ def host_rule(given: Any) -> HostRule:
         if isinstance(given.get(name), str):
             raise _wrong(repr(dict(given))[:200], f"{name} is one text, and takes a list of them")
     try:
-        return msgspec.convert(dict(given), HostRule)
+        return msgspec.convert(dict(given), resolved(HostRule))
     except msgspec.ValidationError as error:
         if isinstance(error.__cause__, InvalidRequest):
             raise error.__cause__ from None
@@ -174,6 +174,8 @@ def _from_text(text: str) -> HostRule:
 
 
 def _host(text: str) -> str:
+    from ..lib.hosts import as_address, canonical
+
     star, name = text.startswith("*."), text.removeprefix("*.")
     if "*" in name:
         raise _wrong(text, "a star stands for whole names in front: *.example.org")
@@ -188,11 +190,13 @@ def _host(text: str) -> str:
 
 def _method(host: str, method: str) -> str:
     if not _METHOD.match(method.upper()) or method.upper() == "CONNECT":
-        raise _wrong(f"{method} {host}", f"{method!r} is no method of HTTP that can be permitted")
+        raise _wrong(f"{method} {host}", f"{method!r} is not a method of HTTP that can be permitted")
     return method.upper()
 
 
 def _address(host: str, text: str) -> str:
+    from ..lib.hosts import as_address, canonical
+
     try:
         found = canonical(text)
     except ValueError as error:
@@ -222,6 +226,8 @@ def plain_path(target: str) -> str:
     if "#" in target:  # some servers end the path there, for others it is a letter like any other
         raise ValueError("it has a fragment (#)")
     path = target.partition("?")[0]
+    from urllib.parse import unquote
+
     plain = unquote(path, errors="strict")
     if re.search(r"%2[fF]|%5[cC]|%00", path) or "\\" in plain or "\0" in plain:
         raise ValueError("it has an encoded slash, a backslash or a NUL")

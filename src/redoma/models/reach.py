@@ -53,7 +53,7 @@ class Reach(msgspec.Struct, frozen=True, kw_only=True):
 
     def within(self, other: Reach) -> bool:
         """Return whether it is no more than the other."""
-        return self | other == other
+        return self == other or self | other == other
 
     def __or__(self, other: Reach) -> Reach:
         """Return what either of the two could touch."""
@@ -68,7 +68,8 @@ class Reach(msgspec.Struct, frozen=True, kw_only=True):
         """Return the reach with a workspace of this kind, and with named hosts. If a backend isolates files, only an
         overlay's changes reach the host, later.
         """
-        return self | Reach(files="later" if workspace == "overlay" else "none", hosts=hosts)
+        later = workspace == "overlay"
+        return self | Reach(files="later" if later else "none", hosts=hosts) if later or hosts else self
 
     def lacks(self, resources: tuple[Resource, ...]) -> str:
         """Return a description of what this sandbox lacks of these; empty if it has one of them."""

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from ..lib.errors import InvalidRequest
-from ..lib.patterns import pattern as compiled_later
+from ..lib.patterns import lazy_pattern
 from ..lib.units import parse_size
 from .environment import EnvironmentUse
 from .network import HostRule, SecretUse, placeholder
@@ -44,10 +44,14 @@ NODE = ("node",)
 """The interpreter of JavaScript, where the configuration names no other."""
 
 
+DEFAULT_TIME = 30.0
+"""Seconds that a run may take if nothing else is said."""
+
+
 class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a run may use. Every field is always set: there is no "unlimited" to forget."""
 
-    time: float = 30.0
+    time: float = DEFAULT_TIME
     """Wall-clock seconds."""
     cpu: float = 120.0
     """Seconds of processor time, of all processes of the run together."""
@@ -79,7 +83,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:
             value = getattr(self, name)
-            if isinstance(value, str) and name in _SIZES:
+            if isinstance(value, str) and name in SIZES:
                 value = _size(name, value)
                 msgspec.structs.force_setattr(self, name, value)
             if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 2**63:
@@ -96,14 +100,15 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
                 )
 
 
-_SIZES = ("memory", "output_bytes", "output_total", "file_size", "disk", "network_bytes")
+SIZES = ("memory", "output_bytes", "output_total", "file_size", "disk", "network_bytes")
+"""The limits that are sizes in bytes."""
 
 
 def _size(name: str, text: str) -> int:
     """Return the bytes of a size such as `256MiB`."""
     if (size := parse_size(text.strip())) is None:
         raise InvalidRequest(
-            f"limit {name!r} is {text!r}", why="that is no size", next="write a number of bytes, 256MiB or 1.5GB"
+            f"limit {name!r} is {text!r}", why="that is not a size", next="write a number of bytes, 256MiB or 1.5GB"
         )
     return size
 
@@ -125,7 +130,7 @@ MIN_SECRET = 4
 MAX_PATTERN, MAX_PATTERNS = 1024, 100
 """Characters of one pattern in `outputs`, and how many there may be."""
 
-_ENV_NAME = compiled_later(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+_ENV_NAME = lazy_pattern(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
 
 def _is_plain(path: str) -> bool:
@@ -133,7 +138,7 @@ def _is_plain(path: str) -> bool:
     return bool(path) and "\0" not in path and not {"", ".", ".."} & set(path.split("/"))
 
 
-def _new_id() -> str:
+def new_id() -> str:
     """Return a random UUID without dashes. (The module `uuid` takes longer to load than a run.)"""
     number = int.from_bytes(os.urandom(16), "big")
     return f"{number & ~(0xF << 76) & ~(0x3 << 62) | 0x4 << 76 | 0x2 << 62:032x}"
@@ -185,7 +190,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     """The name under which its requester runs it each time. A pinned approval is found by it."""
     seed: Seed | None = None
     """The seed of another run, to reproduce its random numbers if the backend can; None for a new one."""
-    id: str = msgspec.field(default_factory=_new_id)
+    id: str = msgspec.field(default_factory=new_id)
 
     def __post_init__(self) -> None:
         if self.language == "javascript" and not self.interpreter:
@@ -279,7 +284,9 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
             )
         if project is not None and (not project.startswith("/") or "\0" in project):
             raise InvalidRequest(
-                f"the project {project!r} can't be used", why="it is no absolute path", next="write an absolute path"
+                f"the project {project!r} can't be used",
+                why="it is not an absolute path",
+                next="write an absolute path",
             )
         if project is not None and (self.files or self.outputs):
             raise InvalidRequest(

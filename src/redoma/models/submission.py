@@ -86,11 +86,9 @@ class Submission(msgspec.Struct, frozen=True):
     resumes: str = ""
     """The id of an earlier question about this."""
     live_input: bool = False
-    """Whether it can be given input that policy has not read, and that no whitelist allows."""
+    """Whether input may follow that policy must judge as unknown: no whitelist vouches for the program."""
     unread_input: bool = False
-    """Whether it can be given input that has not been read, even if a whitelist allows that. An approval mentions
-    it.
-    """
+    """Whether input may follow that nobody has read, whitelisted program or not. An approval is bound to this."""
     session: str = ""
     """The id of the session that it runs in."""
     keep_inputs: bool = True
@@ -120,8 +118,8 @@ class Judged(msgspec.Struct, frozen=True, kw_only=True):
     level_why: tuple[str, ...] = ()
     reading: Reading | None = None
     """What policy has parsed of `submission.judged`, for stages that need its facts again."""
-    setting: str = ""
-    """Digest of the configuration that also decides what happens: see `approval.setting_of`."""
+    configuration_digest: str = ""
+    """Digest of the configuration that also decides what happens."""
     executed: ExecutedFiles | None = None
     """None if they were not determined, since no approval depends on them."""
     effect: Effect | None = None
