@@ -21,7 +21,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from jail_attack import SLOW
+from jail_attack import CONTROLS, SLOW
 
 import redoma
 
@@ -55,6 +55,7 @@ class Crew:
                 "HOST_SECRET": f"hostsecret-{secrets.token_hex(16)}",
                 "LANG": "C.UTF-8",
                 "REDOMA_SLOW": str(SLOW),
+                "REDOMA_CONTROLS": CONTROLS,
                 "TMPDIR": self._temporary,
             },
             cwd="/",

@@ -11,14 +11,16 @@ def fill(path, size):
         for _ in range(size >> 20): file.write(os.urandom(4096) * 256)
 """
 
-_BURN = """
+_TIMES = min(SLOW, 4)
+"""On an emulated machine a cell may have used more than 0.3 s of processor time before the attack begins."""
+_BURN = f"""
 import time
 def burn(seconds):
     start = time.process_time()
-    while time.process_time() - start < seconds: sum(range(1000))
+    while time.process_time() - start < seconds * {_TIMES}: sum(range(1000))
 """
-_CPU = {"cpu": 0.3, "time": 40.0}
-_MORE_CPU = raised(cpu=20.0)
+_CPU = {"cpu": 0.3 * _TIMES, "time": 40.0 * _TIMES}
+_MORE_CPU = raised(cpu=20.0 * _TIMES)
 
 TIME = [
     Attack(name="burns the processor", code=_BURN + "burn(1.5)\nbreach()", limits=_CPU, control=_MORE_CPU),
@@ -53,10 +55,10 @@ breach()
     Attack(
         name="burns the processor while its init is kept busy",
         code=_BURN
-        + """
+        + f"""
 import signal
 if os.fork() == 0:
-    end = time.monotonic() + 10
+    end = time.monotonic() + {10 * _TIMES}
     while time.monotonic() < end:
         try: os.kill(1, signal.SIGCHLD)
         except OSError: pass

@@ -142,9 +142,8 @@ FAMILIES = [
         # AX.25, IPX, AppleTalk, X.25, RDS, PPPoX, LLC, CAN, TIPC, Bluetooth, IUCV, RxRPC, NFC, KCM, QIPCRTR, SMC, MCTP
         code=REACHES
         + """
-for family in (3, 4, 5, 9, 21, 24, 26, 29, 30, 31, 32, 33, 35, 36, 37, 39, 41, 42, 43, 45):
-    for kind in (1, 2, 3, 5):
-        if reaches('socket', family, kind, 0): breach(family, kind)
+families = (3, 4, 5, 9, 21, 24, 26, 29, 30, 31, 32, 33, 35, 36, 37, 39, 41, 42, 43, 45)
+for words in reaching('socket', [(family, kind, 0) for family in families for kind in (1, 2, 3, 5)]): breach(*words)
 """,
         control=without("seccomp"),
     ),

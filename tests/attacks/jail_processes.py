@@ -32,7 +32,7 @@ for pid in filter(str.isdigit, os.listdir('/proc')):
         code="import signal\nos.kill(T.victim, signal.SIGUSR1)",
         victim=True,
         control=NATIVE,
-        succeeded=lambda seen: seen.hits > 0,
+        succeeded=lambda seen: bool(seen.hits),
     ),
     Attack(
         name="signals a process of the host from Bash",
@@ -40,14 +40,14 @@ for pid in filter(str.isdigit, os.listdir('/proc')):
         code="kill -USR1 $victim",
         victim=True,
         control=NATIVE,
-        succeeded=lambda seen: seen.hits > 0,
+        succeeded=lambda seen: bool(seen.hits),
     ),
     Attack(
         name="signals everything",
         code=_HARMLESS + "os.kill(-1, signal.SIGURG)",
         victim=True,
         control=NATIVE,
-        succeeded=lambda seen: seen.hits > 0,
+        succeeded=lambda seen: bool(seen.hits),
     ),
     Attack(
         name="signals every number there could be",
@@ -61,14 +61,14 @@ for pid in (*range(T.victim - 50, T.victim + 50), *range(2, 2000)):
 """,
         victim=True,
         control=NATIVE,
-        succeeded=lambda seen: seen.hits > 0,
+        succeeded=lambda seen: bool(seen.hits),
     ),
     Attack(
         name="signals a process of the host through a descriptor",
         code="import signal\nsignal.pidfd_send_signal(os.pidfd_open(T.victim), signal.SIGUSR1)",
         victim=True,
         control=NATIVE,
-        succeeded=lambda seen: seen.hits > 0,
+        succeeded=lambda seen: bool(seen.hits),
     ),
     Attack(
         name="has its own death signal a process of the host",
@@ -84,7 +84,7 @@ time.sleep(0.1)
 """,
         victim=True,
         control=NATIVE,
-        succeeded=lambda seen: seen.hits > 0,
+        succeeded=lambda seen: bool(seen.hits),
     ),
 ]
 

@@ -104,7 +104,7 @@ STATE = [
         before="import resource, signal\nresource.setrlimit(resource.RLIMIT_NOFILE, (47, 47))\n"
         "signal.signal(signal.SIGUSR2, signal.SIG_IGN)\nos.nice(3)",
         code="import resource, signal\nif resource.getrlimit(resource.RLIMIT_NOFILE)[0] == 47: breach()\n"
-        "if signal.getsignal(signal.SIGUSR2) == signal.SIG_IGN or os.nice(0) >= 3: breach()",
+        "if signal.getsignal(signal.SIGUSR2) == signal.SIG_IGN or os.nice(0) >= T.nice + 3: breach()",
         control=REUSED,
     ),
     Attack(

@@ -19,15 +19,18 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from jail_attack import MARKER, only_with_ipv6
+from jail_attack import MARKER, SLOW, only_with_ipv6
 
 from redoma.backends.jail.configuration import UNPRIVILEGED_ID
 from redoma.lib.files import remove_tree
 
 _NAMESPACES = ("user", "pid", "mnt", "net", "ipc", "uts", "cgroup")
-_HIT = b"hit\n"
+_HIT = "hit"
 _VICTIM = """
 import os, signal, sys
+def say(got):
+    # The sender's pid is no proof: kill(-1) sends 0 to everybody after it has met a process of a namespace below.
+    os.write(1, f"hit signal={got.si_signo} code={got.si_code} pid={got.si_pid} uid={got.si_uid}\\n".encode())
 if os.getuid() == 0:
     os.setgroups([])
     os.setresgid(*[int(sys.argv[1])] * 3)
@@ -37,16 +40,15 @@ signal.pthread_sigmask(signal.SIG_BLOCK, {*awaited, end})
 os.write(1, b"ready\\n")
 for _ in range(300):
     got = signal.sigtimedwait({*awaited, end}, 1)
-    if got and got.si_signo != end:
-        os.write(1, b"hit\\n")
+    if got and got.si_signo != end: say(got)
     if got and got.si_signo == end:  # what had arrived before it counts, too
-        while signal.sigtimedwait(awaited, 0): os.write(1, b"hit\\n")
+        while got := signal.sigtimedwait(awaited, 0): say(got)
         break
 """
 
 
 class Victim:
-    """A process of the host that counts the signals it gets. It ends by itself after five minutes."""
+    """A process of the host that notes the signals it gets. It ends by itself after five minutes."""
 
     def __init__(self, token: str) -> None:
         self._process = subprocess.Popen(
@@ -61,15 +63,15 @@ class Victim:
     def _output(self) -> Any:
         return self._process.stdout
 
-    def end(self) -> int:
-        """End it. Returns how many signals reached it."""
+    def end(self) -> list[str]:
+        """End it. Returns the signals that reached it, with their senders as the kernel names them."""
         with suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGCONT)
         self._process.terminate()
-        hits = self._output.read().count(_HIT)
+        lines: list[str] = self._output.read().decode().splitlines()
         self._process.wait()
         self._output.close()
-        return int(hits)
+        return [line for line in lines if line.startswith(_HIT)]
 
 
 class Stage:
@@ -99,6 +101,7 @@ class Stage:
             "file": str(self._file(token)),
             "token": token,
             "victim": victim.pid if victim else 0,
+            "nice": os.nice(0),
             "hostname": socket.gethostname(),
             "prefix": sys.base_prefix,
             "packages": str(Path(__file__).parent),
@@ -204,7 +207,7 @@ class _Listeners:
 
     def _knocking(self, done: threading.Event) -> None:
         """Connect as a client of the host, for a guest that listens where the host would reach it."""
-        while not done.wait(0.05):
+        while not done.wait(0.05 * SLOW):
             with suppress(OSError), socket.create_connection(("127.0.0.1", self._knock), timeout=0.2) as knock:
                 knock.sendall(b"from the host")
 

@@ -4,7 +4,7 @@ about it. And attacks that only lean cells must withstand, since they share thei
 
 from __future__ import annotations
 
-from jail_attack import NAIVE, NATIVE, SYSCALLS, Attack, raised, without
+from jail_attack import NAIVE, NATIVE, SLOW, SYSCALLS, Attack, raised, without
 from jail_suite import ATTACKS
 
 _NOWHERE = {
@@ -205,6 +205,20 @@ breach(number)
         control=raised(processes=200),
     ),
     Attack(
+        name="doubles itself faster than it is counted",
+        code="""
+import time
+ours, theirs = os.pipe()
+first = os.getpid()
+for _ in range(9): os.fork()
+os.write(theirs, b'x')
+time.sleep(8)
+if os.getpid() == first and len(os.read(ours, 1000)) > 60: breach()
+""",
+        limits={"processes": 30},
+        control=raised(processes=2000, memory=4 << 30),
+    ),
+    Attack(
         name="leaves the end of its init unnoticed",
         code="""
 import ctypes
@@ -214,6 +228,7 @@ if ctypes.CDLL(None).prctl(1, 0, 0, 0, 0) == 0: breach()
     ),
     Attack(
         name="has a daemon outlive it that its group and session don't show",
+        # The control waits for its output to be closed, for 15 seconds on a machine of ordinary speed.
         code="""
 import subprocess, time
 if os.fork() == 0:
@@ -221,10 +236,10 @@ if os.fork() == 0:
     if os.fork() == 0:
         os.setsid() if os.fork() == 0 else os._exit(0)
         subprocess.Popen(['sleep', '97' + str(int(T.token[:6], 16))], start_new_session=True)
-        os.execvp('sleep', [f'sleep-{T.token}', '60'])
+        os.execvp('sleep', [f'sleep-{T.token}', DAEMON])
     os._exit(0)
 time.sleep(0.3)
-""",
+""".replace("DAEMON", repr(str(60 * SLOW))),
         control=NAIVE,
         succeeded=lambda seen: seen.survivors > 0,
     ),

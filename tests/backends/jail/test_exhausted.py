@@ -106,6 +106,7 @@ def _exhausted(code: str, command: list[str] | None = None) -> dict[str, Any]:
     return answer
 
 
+@pytest.mark.any_kernel
 def test_runs_without_descriptors_fail_with_the_reason_and_work_when_there_are_some_again() -> None:
     answer = _exhausted(_FILES)
     assert answer["failed"]
@@ -205,6 +206,7 @@ def test_runs_without_processes_fail_with_the_reason_and_work_when_there_are_som
     assert answer["slowest"] < _GENEROUS
 
 
+@pytest.mark.any_kernel
 def test_more_descriptors_than_select_knows_are_no_problem() -> None:
     code = """
 resource.setrlimit(resource.RLIMIT_NOFILE, (2000, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))

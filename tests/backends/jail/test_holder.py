@@ -16,7 +16,7 @@ HOLDER = 3
 TAKE_OVER = """
 import ctypes, mmap, os, signal, struct, time
 libc = ctypes.CDLL(None, use_errno=True)
-place = ctypes.cast(libc.pause, ctypes.c_void_p).value
+place = ctypes.cast(libc.syscall, ctypes.c_void_p).value
 page = place & -4096
 assert libc.mprotect(ctypes.c_void_p(page), ctypes.c_size_t(8192), 7) == 0, 'mprotect'
 code = ctypes.string_at(place, 64)
@@ -67,6 +67,22 @@ async def test_what_a_child_prints_before_the_end_is_kept_and_the_child_is_dead(
     assert (result.status, result.stdout, result.value) == (Status.OK, "child\n", "done")
     assert result.usage.wall is not None
     assert result.usage.wall < 50
+
+
+async def test_it_ends_by_itself_when_the_guest_executes_a_program(executor: AsyncExecutor) -> None:
+    assert (
+        await run(executor, "import os, time\ntime.sleep(0.5)\nos.path.exists('/proc/3')")
+    ).value is True  # it stays
+    wait = "for i in {1..100}; do [ -e /proc/3 ] || break; read -t 0.05 <> <(:); done; [ -e /proc/3 ] || echo gone"
+    result = await executor.run(wait, "bash", limits={"processes": 3})
+    assert result.stdout == "gone\n", result
+
+
+async def test_where_no_program_can_be_executed_the_run_still_ends(executor: AsyncExecutor) -> None:
+    result = await executor.command(["no-such-program"])
+    assert result.status is not Status.OK
+    assert "no-such-program" in (result.error or ""), result
+    assert (await run(executor, "6 * 7")).value == 42
 
 
 @x86

@@ -135,6 +135,17 @@ def look(request: pytest.FixtureRequest) -> Look:
     return functools.partial(looked_as, request.param)
 
 
+@pytest.mark.skipif(not shutil.which("bwrap"), reason="bubblewrap is not installed")
+def test_what_started_this_process_is_recognised() -> None:
+    """The image that a machine was made of doesn't count, and bubblewrap does."""
+    script = f"import sys; sys.path[:0] = {LIBRARIES!r}\nfrom redoma.backends.jail.host_look import container\n"
+    command = [reachable_python(), "-I", "-c", script + "print(container())"]
+    outer = ["bwrap", "--dev-bind", "/", "/", "--unshare-user"]
+    kinds = [subprocess.check_output([*before, *command], text=True).strip() for before in ([], outer)]
+    assert kinds[0] != "bubblewrap"
+    assert kinds[1] == "bubblewrap"
+
+
 @pytest.mark.parametrize("who", USERS)
 def test_everything_that_was_tried_here_works(who: str, nothing_left_behind: None) -> None:
     found = look_as(who)

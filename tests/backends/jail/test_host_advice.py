@@ -12,7 +12,7 @@ import pytest
 from redoma.backends.base import Fact
 from redoma.backends.jail.cgroup_place import Unavailable
 from redoma.backends.jail.configuration import NAMESPACES
-from redoma.backends.jail.host import explain
+from redoma.backends.jail.host import change_for_the_jail, explain
 from redoma.backends.jail.host_look import Observed
 from redoma.backends.jail.kernels import (
     BY_KERNEL,
@@ -27,7 +27,7 @@ from redoma.backends.jail.kernels import (
 )
 
 STEPS = (
-    *("user", "map", "nested", *NAMESPACES, "tmpfs", "attributes"),
+    *("user", "map", "nested", *NAMESPACES, "hostname", "loopback", "tmpfs", "attributes"),
     *("overlay", "overlay-write", "overlay-disk", "proc", "knobs", "pivot", "seccomp"),
 )
 WORKS = dict.fromkeys(STEPS, 0)
@@ -123,6 +123,56 @@ def test_a_container_that_refuses_is_named_with_its_own_options(container: str, 
     fact = told("user namespaces", steps=steps, container=container, filtered=True, **more)
     assert container in fact.what
     assert fix in fact.fix
+
+
+@pytest.mark.parametrize(
+    ("more", "change"),
+    [
+        ({"container": "docker"}, "`docker run --security-opt seccomp=unconfined`"),
+        ({"container": "podman"}, "`podman run --security-opt seccomp=unconfined`"),
+        ({"container": "kubernetes"}, "`securityContext: {seccompProfile: {type: Unconfined}}` in the pod"),
+        ({"service": "agent.service"}, "`RestrictNamespaces=no` in agent.service"),
+        ({"container": "containerd"}, "what `redoma doctor` prints under `user namespaces` "),
+        ({}, "what `redoma doctor` prints under `user namespaces` "),
+    ],
+)
+def test_the_one_change_fits_what_is_around_us(more: dict[str, Any], change: str) -> None:
+    seen = host(steps=stopped_at("user", errno.EPERM), filtered=True, **more)
+    assert change_for_the_jail(seen).startswith(change)
+    engines = {name for name in ("docker", "podman") if any(f"{name} run" in fact.fix for fact in explain(seen))}
+    assert engines == {"docker", "podman"} & {seen.container}
+    assert change_for_the_jail(host(**more)) == ""
+
+
+def test_root_without_capabilities_is_told_to_be_another_user_in_the_terms_of_what_is_around_it() -> None:
+    changes = {
+        kind: change_for_the_jail(host(root=True, steps={**WORKS, "drop": errno.EPERM}, filtered=True, container=kind))
+        for kind in ("docker", "kubernetes", "bubblewrap")
+    }
+    assert changes == {
+        "docker": "`docker run --user 1000 --security-opt seccomp=unconfined`",
+        "kubernetes": "`securityContext: {runAsUser: 1000, seccompProfile: {type: Unconfined}}` in the pod",
+        "bubblewrap": "start bwrap as an ordinary user, not as root",
+    }
+
+
+@pytest.mark.parametrize(
+    ("step", "directive"), [("hostname", "ProtectHostname=no"), ("loopback", "RestrictAddressFamilies=AF_UNIX AF_INET")]
+)
+def test_a_cell_that_could_not_set_up_its_namespaces_is_no_jail(step: str, directive: str) -> None:
+    steps = {**WORKS, step: errno.EPERM}
+    assert told("namespaces", steps=steps).state == "missing"
+    assert directive in told("namespaces", steps=steps, service="agent.service").fix
+    assert "podman run" in told("namespaces", steps=steps, container="podman", filtered=True).fix
+
+
+def test_read_only_groups_are_explained_by_what_is_around_us() -> None:
+    unavailable = Unavailable("read-only", "docker run …\npodman run …", in_container=True)
+    fixes = {kind: told("cgroup", cgroup=unavailable, container=kind).fix for kind in ("docker", "kubernetes", "")}
+    assert "podman" not in fixes["docker"]
+    assert "docker" not in fixes["kubernetes"]
+    assert fixes[""] == unavailable.fix
+    assert "ProtectControlGroups=no" in told("cgroup", cgroup=unavailable, service="agent.service").fix
 
 
 def test_a_container_on_ubuntu_is_blamed_before_the_host_under_it() -> None:
@@ -309,10 +359,17 @@ def test_tries_that_could_not_be_made_are_no_success() -> None:
     assert not {"namespaces", "/proc", "overlayfs", "seccomp", "Landlock"} & set(found)
 
 
-def test_root_without_the_means_to_mount_is_told_to_be_another_user() -> None:
-    fact = told("root", root=True, steps={"sight": errno.EPERM, "drop": 0, **WORKS})
+def test_root_that_can_not_drop_its_rights_is_told_to_be_another_user() -> None:
+    fact = told("root", root=True, steps={"sight": errno.EPERM, "drop": errno.EPERM, **WORKS}, container="docker")
     assert fact.state == "missing"
-    assert "--user 1000" in fact.fix
+    assert fact.fix.endswith("docker run --user 1000")
+    steps = {"sight": errno.EPERM, "drop": errno.EPERM}
+    fact = told("root", root=True, filtered=True, steps=steps, container="docker")
+    assert fact.fix.endswith("docker run --user 1000 --security-opt seccomp=unconfined")
+
+
+def test_root_that_may_not_mount_has_the_jail_all_the_same() -> None:
+    assert told("root", root=True, steps={"sight": errno.EPERM, "drop": 0, **WORKS}).state == "ok"
 
 
 def test_root_is_told_what_to_open() -> None:
@@ -385,7 +442,7 @@ def test_every_fix_can_be_pasted_into_a_shell() -> None:
         {"root": True, "closed": "/a b"},
     ]
     for container, number, step, more in itertools.product(
-        ("", "docker", "kubernetes", "lxc"), numbers, STEPS, variants
+        ("", "docker", "kubernetes", "lxc", "bubblewrap", "other"), numbers, STEPS, variants
     ):
         steps = stopped_at(step, number) if step in ("user", "map", "nested", "tmpfs") else {**WORKS, step: number}
         for fact in explain(host(steps=steps, container=container, landlock=0, bash=None, **more)):

@@ -59,7 +59,7 @@ PROGRAMS: dict[str, tuple[str, dict[str, Any]]] = {
     "input": ("print(input('?'), input(), sep='|')", {"stdin": "eins\nzwei\n"}),
     "input without an end": ("print(input())", {"stdin": "eins"}),
     "input that ends early": ("input()\ninput()", {"stdin": "eins\n"}),
-    "input that is no text": ("input()", {"stdin": b"\xff\xfe\n"}),
+    "input that is not text": ("input()", {"stdin": b"\xff\xfe\n"}),
     "variables": (
         "import os\nprint(os.getenv('A'), os.environ['B'], sorted(os.environ))",
         {"env": {"A": "1", "B": "ü"}},
@@ -102,6 +102,7 @@ def essence(result: Result) -> dict[str, Any]:
     }
 
 
+@pytest.mark.any_kernel
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_run_ends_the_same_in_a_cell(name: str, both: tuple[Executor, Executor]) -> None:
     code, options = PROGRAMS[name]
@@ -122,6 +123,7 @@ def test_a_run_ends_the_same_in_a_cell(name: str, both: tuple[Executor, Executor
     assert "kernel" in outside.isolation.missing
 
 
+@pytest.mark.any_kernel
 async def test_code_that_monty_lacks_goes_to_the_next_backend(config: Config) -> None:
     from redoma import Answer, FakeBackend
 
@@ -370,7 +372,7 @@ def test_where_no_cell_can_be_had_it_runs_as_before_and_says_so(tmp_path: Path) 
         [sys.executable, "-c", WITHOUT], env=environment, capture_output=True, text=True, timeout=60 * SLOW, check=False
     )
     required, result, again = done.stdout.splitlines() or [done.stderr] * 3
-    assert required.startswith("failed monty has no kernel here: the jail can't be had on this host: ")
+    assert required.startswith("failed monty has no kernel here: the jail is not available on this host: ")
     assert result == "2 True ['environment', 'filesystem', 'interpreter', 'network', 'process']"
     assert again == "failed monty can't run this request: it doesn't offer the isolation layer 'kernel'"
 

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import json
 import marshal
+import math
 import os
 import pickle
 import random
@@ -134,6 +135,19 @@ async def test_what_goes_wrong_while_it_is_warmed_is_told_to_the_first_run(make:
 # --- how many ---
 
 
+async def test_while_runs_have_to_wait_for_cells_two_more_are_kept_ready(make: Make) -> None:
+    executor, backend = make(minimum=1, maximum=8, idle=600)
+    await run(executor)
+    pool = pool_of(backend)
+    assert await soon(lambda: pool.counts()["armed"] == 1)
+    hold = await occupied(executor, backend)
+    assert not pool._is_busy, "the first run of all waits in any case, and the second found a cell"
+    pool._busy_until = math.inf
+    await run(executor)
+    assert await soon(lambda: pool.counts() == {"armed": 2 + pool._peak, "arming": 0, "running": 1, "waiting": 0})
+    await end(*hold)
+
+
 SLOW_VALUES = {
     "sets of numbers with the same hash": "[{n * (2**61 - 1) for n in range(1, 990)} for _ in range(100)]",
     "a report of millions of lists": "import os\n"
@@ -205,7 +219,8 @@ async def test_after_a_burst_as_many_stay_armed_and_after_a_while_only_the_minim
     assert await soon(lambda: pool_of(backend).counts()["armed"] >= 4)
     inits = [behind(cell.handle) for cell in list(pool_of(backend)._armed)]
     pool_of(backend)._idle = 0.5  # as if the while were over; shorter from the start, some might not even be armed
-    pool_of(backend)._wake_locked()
+    with pool_of(backend)._lock:
+        pool_of(backend)._wake()
     assert await soon(lambda: pool_of(backend).counts()["armed"] == 1)
     assert await soon(lambda: sum(map(is_alive, inits)) <= 1)
     assert (await run(executor)).status is Status.OK

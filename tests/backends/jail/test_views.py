@@ -72,4 +72,4 @@ def test_where_a_directory_has_no_overlay_cells_share_their_files_and_say_so() -
     assert told[0] == ["ok", 42, None, ["locks"]]
     status, value, error, _ = told[1]
     assert (status, value) == ("failed", None)
-    assert "'locks' can't be had here: /usr can't be mounted through an overlay" in error
+    assert "'locks' is not available here: /usr can't be mounted through an overlay" in error

@@ -16,9 +16,9 @@ In the order in which a run meets them:
    no process forked from the zygote has ever shared memory with one that knew a secret.
 2. `zygote` imports what guests will need, then waits for orders in c/cell.c, which makes one cell for each order.
 3. c/cell.c is the list of steps that make a cell. Each step sets up one isolation layer and has its name. Afterwards
-   the guest probes, from inside and with its own rights, which layers are really in force; `found` describes the
-   answer. A cell in which a step failed, or a required layer is missing, runs nothing. c/views.h gives each cell its
-   own overlays over the files that it may only read, so that cells don't share locks.
+   the guest probes (c/probes.h), from inside and with its own rights, which layers are really in force; `found`
+   describes the answer. A cell in which a step failed, or a required layer is missing, runs nothing. c/views.h gives
+   each cell its own overlays over the files that it may only read, so that cells don't share locks.
 4. `pool` makes cells ahead of time, so a run finds one armed. A cell is used once.
 5. `run` takes one request through one cell. `guest`, inside, receives the order, closes the socket that it came by, and
    becomes the program.

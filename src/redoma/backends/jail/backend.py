@@ -8,17 +8,18 @@ import threading
 from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import msgspec
 
 from ...lib.errors import BackendError, BackendUnavailable, InvalidRequest
-from ...models import OTHER, EnvironmentUse, Isolation, Limits, Request
+from ...models import OTHER, EnvironmentUse, Interpreter, Isolation, Limits, Request
 from ...models.reach import NOTHING
 from ...telemetry import INFO, metrics, tell
 from .. import linux
 from ..base import LAYER_ALIASES, Capabilities, Control, Fact, Outcome, Sink, check_files_fit
-from ..hosts import run_with_hosts
+from ..hosts import ProxyProcess, run_with_hosts
+from ..image import MemoryImage
 from . import cgroup
 from .cell import Cell, Spec
 from .cgroup_place import Unavailable
@@ -28,9 +29,6 @@ from .kernels import CELLS, COUNTED_PROCESSES, OWN_OVERLAYS, USER_OVERLAYS, Feat
 from .launch import Zygote, ZygoteOptions
 from .pool import Pool
 from .run import Run
-
-if TYPE_CHECKING:
-    from ...network.authority import Authority
 
 _MAX_PROJECTS = 8  # for which cells are kept ready
 _WATCHED = "watched by the cell's init every 10 ms; what the kernel keeps in pipes and sockets is not counted"
@@ -92,7 +90,9 @@ class JailBackend:
         self._memory = ""
         self._release = os.uname().release
         self._can: Capabilities | None = None
-        self._vouching: Authority | None = None
+        self._described: tuple[tuple[object, ...], Isolation] | None = None
+        """The last answer of `_isolation`, after what it depends on."""
+        self._proxies = ProxyProcess()
 
     def capabilities(self) -> Capabilities:
         """Return what cells can do on this host. Raises `BackendUnavailable`."""
@@ -117,7 +117,8 @@ class JailBackend:
             layers[alias] = layers[name]
         return msgspec.structs.replace(
             self._offered(Isolation(layers=layers, missing=missing)),
-            fork=self._forks,
+            descriptors=self._forks,
+            image=MemoryImage if self._forks else None,
             network=True,
             environments=self._environments is not None,
             workspaces=frozenset({"scratch", "read-only", "overlay"}),
@@ -197,13 +198,15 @@ class JailBackend:
     async def _run(
         self, pool: Pool, spec: Spec, request: Request, sink: Sink, control: Control | None, stage: str | None
     ) -> Outcome:
+        if request.network:
+            self._proxies.warm()  # while the cell is made
         cell = await pool.take(spec)
         try:
             isolation = self._isolation(cell, request.require)
             execute = partial(self._execute, request, sink, cell, control, stage)
             if not request.network:
                 return await execute(isolation, {}, {})
-            return await run_with_hosts(request, isolation, cell.take_listener(), self._authority, execute)
+            return await run_with_hosts(request, isolation, cell.take_listener(), self._proxies, execute)
         finally:
             pool.give_back(cell)
 
@@ -221,15 +224,6 @@ class JailBackend:
         work = Run(request, sink, cell, isolation, {**cell.env, **env}, control, stage, files)
         return await work.execute(processes_by_rlimit=self._counts_processes_by_rlimit(), watched=cell.group is None)
 
-    def _authority(self) -> Authority:
-        """Return the certificate authority for runs whose TLS is inspected. Made when it is first needed."""
-        from ...network.authority import Authority
-
-        with _making:
-            if self._vouching is None or self._vouching.is_old:
-                self._vouching = Authority()
-            return self._vouching
-
     def _counts_processes_by_rlimit(self) -> bool:
         return not self._lacks(COUNTED_PROCESSES)
 
@@ -240,14 +234,14 @@ class JailBackend:
         project), for each environment, and for each requested seed of hashes, which an interpreter gets at its start.
         Pools with such a seed keep no cells ready.
         """
-        usual = Limits()
-        packages = (uses.digest, uses.preload) if uses is not None else None
+        packages = (uses.digest, uses.preload, uses.interpreter) if uses is not None else None
         key = (_identity(spec.project) if spec.project else None, hash_seed, packages)
         with _making:
             if self._owner != os.getpid():
                 self._owner, self._pools = os.getpid(), {}
             if key not in self._pools:
                 self._forget_projects()
+                usual = Limits()
                 self._pools[key] = Pool(
                     minimum=self._minimum if key == _USUAL else min(self._minimum, 1) if hash_seed is None else 0,
                     maximum=self._maximum,
@@ -284,6 +278,7 @@ class JailBackend:
                 watched=groups is None,
                 preload=self._preload if uses is None else uses.preload,
                 environment=str(self._environments / uses.digest) if uses is not None and self._environments else "",
+                interpreter=uses.interpreter if uses is not None else None,
                 prelude=self._prelude,
                 passes=self._forks,
                 programs=self._programs,
@@ -301,6 +296,11 @@ class JailBackend:
         """Return what this cell's probe found. Raises `BackendError` if a required layer is missing."""
         if cell.found is None:
             raise BackendError("the cell was not looked over", why="it never said what it found", next="report it")
+        # Nearly all cells report the same: then it is put into words once.
+        depends = (cell.found, cell.beyond_this_host, cell.group is None, required, self._memory)
+        if self._described is not None and self._described[0] == depends:
+            same = self._described[1]
+            return Isolation(layers=dict(same.layers), missing=same.missing)  # a caller may change its dictionary
         layers, missing = dict(cell.found.layers), dict(cell.found.missing)
         for alias, name in self.aliases.items():
             if name in layers:
@@ -313,11 +313,13 @@ class JailBackend:
         for name, why in missing.items():
             if name in needed:
                 raise BackendError(
-                    f"the isolation layer {name!r} can't be had here",
+                    f"the isolation layer {name!r} is not available here",
                     why=cell.beyond_this_host.get(name, why),
                     next=f"see `redoma doctor`, or name the layers you need without {name!r} in `require`",
                 )
-        return Isolation(layers=layers, missing=tuple(sorted(missing)))
+        isolation = Isolation(layers=layers, missing=tuple(sorted(missing)))
+        self._described = depends, Isolation(layers=dict(layers), missing=isolation.missing)
+        return isolation
 
     async def aclose(self) -> None:
         """Close all pools: no process of ours is left."""
@@ -335,9 +337,10 @@ class JailBackend:
         if self._owner == os.getpid():
             for pool in pools:
                 await pool.aclose()
+        self._proxies.close()
 
 
-_Key = tuple[tuple[str, int, int] | None, int | None, tuple[str, tuple[str, ...]] | None]
+_Key = tuple[tuple[str, int, int] | None, int | None, tuple[str, tuple[str, ...], Interpreter | None] | None]
 _USUAL: _Key = (None, None, None)
 """The key of the pool for runs without a project, a seed of hashes or an environment."""
 

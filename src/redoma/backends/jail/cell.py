@@ -48,10 +48,11 @@ def _one_way() -> tuple[int, int]:
     return reading.detach(), writing.detach()
 
 
-def readable(number: int) -> bool:
-    """Return whether a descriptor is readable now. Uses `poll`, since `select` takes no descriptor above 1023."""
+def readable(*numbers: int) -> bool:
+    """Return whether one of the descriptors is readable now. Uses `poll`: `select` takes no descriptor above 1023."""
     watch = select.poll()
-    watch.register(number, select.POLLIN)
+    for number in numbers:
+        watch.register(number, select.POLLIN)
     return bool(watch.poll(0))
 
 
@@ -81,6 +82,8 @@ class Cell:
         self._order_frames = protocol.Frames()
         self._sockets: list[socket.socket] = []
         self.stdin = self.stdout = self.stderr = -1
+        self.events: select.epoll | None = None
+        """Readable when `control`, `stdout` or `stderr` is: an event loop watches one descriptor for a run."""
         drawn = spec.seed if spec.seed is not None else new_seed()
         self.seed = Seed(random=drawn, hashes=zygote.hash_seed)
         theirs: list[int] = []
@@ -144,6 +147,9 @@ class Cell:
             user = self._user if self.place else UNPRIVILEGED_ID
             if user and os.geteuid() == 0:  # or the guest could not open /dev/stdout, which is this pipe
                 os.fchown(reading, user, user)
+        self.events = select.epoll()
+        for number in (self.control.fileno(), self.stdout, self.stderr):
+            self.events.register(number, select.EPOLLIN)
 
     @property
     def keeps_changes_on_disk(self) -> bool:
@@ -243,7 +249,7 @@ class Cell:
 
     def waits(self) -> bool:
         """Return whether it is armed and alive. An armed guest sends nothing, so a readable socket means its end."""
-        return self.alive() and not readable(self.order.fileno())
+        return self.handle >= 0 and not readable(self.handle, self.order.fileno())
 
     def kill(self) -> None:
         """Kill its init, and so everything in it: the kernel ends a pid namespace with its first process. The init of a
@@ -255,6 +261,8 @@ class Cell:
 
     def close(self) -> None:
         """Close our descriptors, which also ends the cell. `handle` stays open until `reap` finds it dead."""
+        if self.events is not None:
+            self.events.close()
         for each in self._sockets:
             each.close()
         for name in ("stdin", "stdout", "stderr", "layer"):

@@ -18,14 +18,15 @@ import contextlib
 import errno
 import os
 import time
+from collections.abc import Iterable
 from typing import Literal, NamedTuple
 
 from ...lib.errors import BackendError
-from ...lib.patterns import pattern
+from ...lib.patterns import lazy_pattern
 from ..processes import exists, start_time
 from .cgroup_place import Place, Unavailable, enable, locate, write
 
-_NAME = pattern(r"redoma-(\d+)-(\d+)\.(\d+)-.")
+_NAME = lazy_pattern(r"redoma-(\d+)-(\d+)\.(\d+)-.")
 _WAITS = (0.0005, 0.001, 0.002, 0.005, 0.01)  # between attempts to remove a group: a process may still be exiting
 
 
@@ -135,20 +136,27 @@ class Cgroups:
                         removed += 1
         return removed
 
+    def of(self, pids: Iterable[int]) -> list[str]:
+        """Return the paths of the groups that these processes, alive or not, have made."""
+        beginnings = tuple(f"redoma-{pid}-{_namespace()}." for pid in pids)
+        return [f"{base}/{name}" for base in self._bases for name in os.listdir(base) if name.startswith(beginnings)]
+
 
 class Group:
     """The group of one cell."""
 
-    __slots__ = ("_cpu", "_events", "_files", "_limit", "_open", "_peak", "_with_swap", "paths")
+    __slots__ = ("_cpu", "_events", "_files", "_limit", "_limited", "_open", "_peak", "_with_swap", "paths")
 
     def __init__(self, paths: tuple[str, ...], files: Files) -> None:
         """`paths` are groups that were just made; in v1, the second one counts CPU time."""
         self.paths, self._files, self._open = paths, files, list[int]()
+        self._limited = 0
+        """The limit that is set; 0 for none."""
         try:
             for name, value in files.settings.items():
                 with contextlib.suppress(FileNotFoundError):
                     write(f"{paths[0]}/{name}", value)
-            self._limit = self._descriptor(files.limit, os.O_WRONLY)
+            self._limit = self._descriptor(files.limit, os.O_RDWR)
             self._events = self._descriptor(files.events, os.O_RDONLY)
             self._with_swap = self._optional(files.with_swap, os.O_WRONLY)
             self._cpu = self._optional(files.cpu, os.O_RDONLY)
@@ -206,8 +214,14 @@ class Group:
         """
         number = b"%d" % memory_bytes
         try:
+            # Since the cell was made, as nearly always: to read it takes much less time, and fails, too, if the
+            # controller was taken away.
+            if memory_bytes == self._limited and os.pread(self._limit, 32, 0).strip() == number:
+                return
+            self._limited = 0
             if self._with_swap < 0:
                 os.pwrite(self._limit, number, 0)
+                self._limited = memory_bytes
                 return
             try:  # v1 has two limits, and the one that includes swap must never be the smaller one
                 os.pwrite(self._limit, number, 0)
@@ -217,6 +231,7 @@ class Group:
                     raise
                 os.pwrite(self._with_swap, number, 0)
                 os.pwrite(self._limit, number, 0)
+            self._limited = memory_bytes
         except OSError as error:
             if error.errno == errno.EBUSY:
                 why = f"it already uses more than {memory_bytes} bytes"

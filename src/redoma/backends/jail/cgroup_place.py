@@ -32,12 +32,12 @@ from typing import Literal
 import msgspec
 
 from ...lib.mounts import Mount, read_mounts
-from ...lib.patterns import pattern
+from ...lib.patterns import lazy_pattern
 
 MAIN = "redoma-main"
-_UNIT = pattern(r"\.(service|scope|slice)$")
+_UNIT = lazy_pattern(r"\.(service|scope|slice)$")
 _MARKS = ("user.delegate", "trusted.delegate")  # the second is older, and only root can read it
-_USER_MANAGER = pattern(r"/user@(\d+)\.service/")
+_USER_MANAGER = lazy_pattern(r"/user@(\d+)\.service/")
 _ROUNDS = 100
 _SYSTEM_PATH = "/usr/bin:/bin"  # not the user's PATH, which may contain a directory of an unreviewed project
 _PATIENCE = 5.0  # seconds for an answer of systemd; it takes milliseconds
@@ -48,6 +48,8 @@ class Unavailable(msgspec.Struct, frozen=True):
 
     reason: str
     fix: str
+    in_container: bool = False
+    """Whether our group can't be seen or is read-only, as in most containers. `fix` then covers several kinds."""
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -113,10 +115,12 @@ def _locate_v1(groups: dict[str, str], mounts: list[Mount], controller: str) -> 
 
     found = ours(controller)
     if not found:
-        return Unavailable(f"our group of the {controller} controller, {groups[controller]}, can't be seen", _V1_FIX)
+        return Unavailable(
+            f"our group of the {controller} controller, {groups[controller]}, can't be seen", _V1_FIX, in_container=True
+        )
     directory, mount = found
     if _is_read_only(mount):
-        return Unavailable(f"{mount.path} is mounted read-only, as containers have it", _V1_FIX)
+        return Unavailable(f"{mount.path} is mounted read-only, as containers have it", _V1_FIX, in_container=True)
     if not _writable(directory):
         return Unavailable(f"this user may not make groups in {directory}", _shell_in_v1(directory))
     cpu = ours("cpuacct")
@@ -126,10 +130,14 @@ def _locate_v1(groups: dict[str, str], mounts: list[Mount], controller: str) -> 
 def _locate_v2(group: str, mounts: list[Mount], controller: str) -> Place | Unavailable:
     found = _visible(group, [mount for mount in mounts if mount.kind == "cgroup2"])
     if not found:
-        return Unavailable(f"our group, {group}, can't be seen in any mounted cgroup2 file system", _CONTAINER_FIX)
+        return Unavailable(
+            f"our group, {group}, can't be seen in any mounted cgroup2 file system", _CONTAINER_FIX, in_container=True
+        )
     own, mount = found
     if _is_read_only(mount):
-        return Unavailable(f"{mount.path} is mounted read-only, as containers have it", _CONTAINER_FIX)
+        return Unavailable(
+            f"{mount.path} is mounted read-only, as containers have it", _CONTAINER_FIX, in_container=True
+        )
     top, parent = os.path.normpath(mount.path), os.path.dirname(own)
     answer = _consider(own, top, controller)
     if own == top or (isinstance(answer, Place) and not answer.move):
@@ -311,14 +319,16 @@ def write(path: str, value: bytes) -> None:
 
 # --- advice ---
 
-_CONTAINER_FIX = (
-    "# give the container a writable cgroup tree of its own (Docker 28 or later, or podman):\n"
-    "docker run --security-opt writable-cgroups=true <image>\n"
-    "podman run --security-opt unmask=/sys/fs/cgroup <image>"
-)
-_V1_FIX = (
-    "# boot the host with cgroup v2 (systemd.unified_cgroup_hierarchy=1); then, for the container:\n"
-    + (_CONTAINER_FIX.partition("\n")[2])
+CONTAINER_OPTIONS = {
+    "docker": "docker run --security-opt writable-cgroups=true IMAGE   # Docker 28 or later, on a host with cgroup v2",
+    "podman": "podman run --security-opt unmask=/sys/fs/cgroup IMAGE   # on a host with cgroup v2",
+}
+_CONTAINER_FIX = "\n".join(["# give the container a writable cgroup tree of its own:", *CONTAINER_OPTIONS.values()])
+_V1_FIX = "\n".join(
+    [
+        "# boot the host with cgroup v2 (systemd.unified_cgroup_hierarchy=1); then, for the container:",
+        *CONTAINER_OPTIONS.values(),
+    ]
 )
 
 

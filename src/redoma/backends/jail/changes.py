@@ -185,7 +185,7 @@ class _Reader:
             self.entries.append(Entry(path=path, kind="removed"))
         elif not stat.S_ISREG(about.st_mode):
             what = SPECIAL.get(stat.S_IFMT(about.st_mode))
-            self.refuse(path, f"{what}, which is no file" if what else "no regular file")
+            self.refuse(path, f"{what}, which is not a file" if what else "no regular file")
         elif about.st_nlink > 1 and (first := self._linked.get(about.st_ino)) is not None:
             self.entries.append(msgspec.structs.replace(first, path=path, mode=mode, link_of=first.path))
         elif about.st_size > self._room:

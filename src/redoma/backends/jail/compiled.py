@@ -92,6 +92,9 @@ class Maker:
 
     def __init__(self, data: ZygoteData) -> None:
         self._data, self._library, self._python = data, load(), ctypes.pythonapi
+        # Looked up now: in a guest, looking for a name would copy and map pages of every library.
+        self._after_fork, self._hold = self._python.PyOS_AfterFork_Child, self._library.cell_hold
+        self._release = self._library.cell_release
 
     def why_no_own_views(self) -> int:
         """Return 0 if each cell can have its own view of the read-only files, else the errno of why not."""
@@ -102,12 +105,16 @@ class Maker:
         self._python.PyOS_BeforeFork()
         if self._library.cell_serve(ctypes.byref(self._data)) == 0:
             return False
-        self._python.PyOS_AfterFork_Child()
+        self._after_fork()
         return True
 
     def hold(self) -> int:
         """In a guest: start the holder, which keeps its memory so that it ends quickly. Returns its id, or -1."""
-        return int(self._library.cell_hold())
+        return int(self._hold())
+
+    def release(self) -> None:
+        """In a guest that will execute a program: let the holder end as soon as it has done so."""
+        self._release()
 
 
 _NO_IMAGE = {

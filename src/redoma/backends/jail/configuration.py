@@ -1,7 +1,7 @@
 """The whole configuration of a cell as data: who the guest is, what it sees, where it may write, and which isolation
 layers it is promised. Also loaded inside cells.
 
-`root` and c/cell.c build what is written here; then c/cell.c probes from inside whether it is in force. Not here are
+`root` and c/cell.c build what is written here; then c/probes.h probes from inside whether it is in force. Not here are
 the system calls (`seccomp`), the limits that come with a request (`run`), and what is fixed in c/cell.c: rights of
 Landlock (`only_these_files`), securebits (`no_capabilities`), and limits on inotify (`no_more_user_namespaces`).
 """

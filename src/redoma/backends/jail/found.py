@@ -1,6 +1,6 @@
 """Describes what a cell's probe found: which layers are in force, and why others are missing.
 
-c/cell.c probes from inside, with the guest's own rights, and sends a line for each layer: its name if it is in force;
+c/probes.h probes from inside, with the guest's own rights, and sends a line for each layer: its name if it is in force;
 its name, a space and the reason if it is not. Lines that begin with `=` are further facts.
 """
 

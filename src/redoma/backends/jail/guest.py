@@ -29,10 +29,10 @@ from redoma.backends.jail.root import tell
 
 TYPE_CHECKING = False  # import only what every run needs: see `load`
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from typing import Any, NoReturn, TextIO
 
     from redoma.backends.display import Displays
+    from redoma.backends.jail.compiled import Maker
 
 MAIN, REPORT, SCRIPT, WORKSPACE = "/run/main.py", "/run/report", "/run/script", "/workspace"
 """In a lean cell they are below its directory: see `start`."""
@@ -80,11 +80,11 @@ def set_streams(stdin: TextIO, stdout: TextIO, stderr: TextIO) -> None:
     sys.__stdin__, sys.__stdout__, sys.__stderr__ = stdin, stdout, stderr  # type: ignore[misc,assignment]
 
 
-def start(found: bytes, seed: int, prelude: types.ModuleType | None, hold: Callable[[], int], place: str) -> NoReturn:
+def start(found: bytes, seed: int, prelude: types.ModuleType | None, maker: Maker, place: str) -> NoReturn:
     """In the guest, after c/cell.c has made and probed the cell: arm the interpreter, wait for the order, run it.
 
     `found` is the result of the probe, `seed` that of the random numbers. `prelude` is a module of another backend
-    whose `arm()` is called. `hold` starts the holder (see c/cell.c). `place` is the directory of a lean cell; empty in
+    whose `arm()` is called. `maker` starts the holder (see c/cell.c). `place` is the directory of a lean cell; empty in
     other cells, which have their own root.
     """
     global MAIN, REPORT, SCRIPT, WORKSPACE
@@ -97,7 +97,7 @@ def start(found: bytes, seed: int, prelude: types.ModuleType | None, hold: Calla
         names = prelude.arm() if prelude is not None else offer_displays()
         settle(seed)
         sys.modules["__main__"].__dict__.update(names)
-        holder = hold()
+        holder = maker.hold()
         order.sendall(protocol.frame(protocol.ARMED, found))
     except BaseException as error:
         tell(_ORDER, error)
@@ -110,7 +110,7 @@ def start(found: bytes, seed: int, prelude: types.ModuleType | None, hold: Calla
         if "RLIMIT_NPROC" in told["rlimits"] and holder > 0:
             told["rlimits"]["RLIMIT_NPROC"] += 1  # the holder counts as one
     elif holder > 0:  # it would keep memory that nobody needs. (The socket closes on exec.)
-        os.kill(holder, _signal.SIGKILL)
+        maker.release()
     run(told)
 
 
@@ -134,25 +134,47 @@ def stream(number: int, *, through: bool = False) -> io.TextIOWrapper:
     return io.TextIOWrapper(file, "utf-8", errors, line_buffering=number > 0)
 
 
+_SAMPLE = "print('x', 1.5)\n[str(i) for i in range(3)]"
+_TIMES = 12  # after which the interpreter has specialised what it runs often
+
+
+def rehearse() -> None:
+    """In the zygote: do what `warm` does, several times. Functions that are run for the first few times write to their
+    own code, and so would copy pages in each cell.
+    """
+    threading = sys.modules.get("threading")
+    alone = threading is not None and threading.active_count() == 1
+    for _ in range(_TIMES):
+        if alone:
+            threading._after_fork()  # type: ignore[union-attr]  # changes nothing where there is one thread
+        as_json(practise(_SAMPLE))
+
+
 def warm() -> None:
     """Run a small program once, ahead of time: the first write to each page after the fork copies it, which would cost
     more than the run itself.
     """
+    keep(_SAMPLE)
+    with open(MAIN, encoding="utf-8") as file:
+        report(practise(file.read()))
+    gc.collect()
+    os.unlink(MAIN)
+    os.unlink(REPORT)
+
+
+def practise(source: str) -> dict[str, Any]:
+    """Do what a run does, without leaving anything. Returns what it would report."""
     paper = io.TextIOWrapper(io.BytesIO(), "utf-8", line_buffering=True)
     streams, sys.stdout, sys.stderr = (sys.stdout, sys.stderr), paper, paper
     told = protocol.order({"env": dict(os.environ), "files": {}, "source": "", "rlimits": {}})
     protocol.read_order(io.BytesIO(told).read)
-    keep("print('x', 1.5)\n[str(i) for i in range(3)]")
     namespace = types.ModuleType("__main__")
-    with open(MAIN, encoding="utf-8") as file:
-        report({"value": value.encode(evaluate(parse(file.read()), namespace.__dict__), 1000)})
+    found = {"value": value.encode(evaluate(parse(source), namespace.__dict__), 1000)}
     namespace.__dict__.clear()
-    gc.collect()
-    os.unlink(MAIN)
-    os.unlink(REPORT)
     limit({"RLIMIT_CORE": 0})
     sys.stdout, sys.stderr = streams
     environment(dict(os.environ))
+    return found
 
 
 def settle(seed: int) -> None:

@@ -16,6 +16,7 @@ import msgspec
 from ..base import Fact
 from ..linux import LANDLOCK_SCOPES
 from . import kernels
+from .cgroup_place import CONTAINER_OPTIONS
 from .configuration import NAMESPACES, UNPRIVILEGED_ID
 from .host_look import Observed, look
 
@@ -135,6 +136,11 @@ def _why_no_user_namespace(seen: Observed, step: str, number: int) -> tuple[str,
 
 def _used_up(seen: Observed, kind: str) -> tuple[str, str]:
     setting = f"user.max_{kind}_namespaces"
+    if seen.container == "bubblewrap":
+        return (
+            f"{setting} is used up, as after bwrap's --disable-userns",
+            "# start it by bwrap without --disable-userns",
+        )
     allowed = seen.settings.get(setting, "")
     if allowed == "0":
         return f"{setting} is 0", _sysctl(seen, setting, 15000)
@@ -145,7 +151,7 @@ def _used_up(seen: Observed, kind: str) -> tuple[str, str]:
 def _other_namespaces(seen: Observed) -> Fact:
     failed = {name: number for name in NAMESPACES if (number := seen.steps.get(name, 0))}
     if not failed:
-        return Fact(name="namespaces", what=", ".join(NAMESPACES))
+        return _setup_of_namespaces(seen)
     name, number = next(iter(failed.items()))
     what, fix = f"no namespace of {', '.join(failed)}: {os.strerror(number)}", _LAST_RESORT
     if number == errno.ENOSPC:
@@ -156,6 +162,20 @@ def _other_namespaces(seen: Observed) -> Fact:
     elif number in _REFUSED:
         _, fix = _why_no_user_namespace(seen, name, number)
     return Fact(name="namespaces", state="missing", what=what, costs=_NO_JAIL, fix=fix)
+
+
+def _setup_of_namespaces(seen: Observed) -> Fact:
+    """Describe what a cell does in its namespaces: systemd and rootless engines may refuse just that."""
+    setup = {
+        "hostname": ("no host name can be set in a new one", "ProtectHostname=no"),
+        "loopback": ("no socket for the loopback can be opened", "RestrictAddressFamilies=AF_UNIX AF_INET AF_NETLINK"),
+    }
+    for step, (what, directive) in setup.items():
+        if number := seen.steps.get(step, 0):
+            fix = _container_fix(seen) if seen.container else _service_fix(seen, directive)
+            what = f"{what}: {os.strerror(number)}"
+            return Fact(name="namespaces", state="missing", what=what, costs=_NO_JAIL, fix=fix)
+    return Fact(name="namespaces", what=", ".join(NAMESPACES))
 
 
 def _root_directory(seen: Observed) -> Fact:
@@ -271,7 +291,8 @@ def _landlock(seen: Observed) -> Fact:
 
 def _cgroups(seen: Observed) -> Fact:
     if not isinstance(seen.cgroup, str):
-        return Fact(name="cgroup", state="degraded", what=seen.cgroup.reason, costs=_WATCHED, fix=seen.cgroup.fix)
+        fix = _cgroup_fix(seen, seen.cgroup.fix) if seen.cgroup.in_container else seen.cgroup.fix
+        return Fact(name="cgroup", state="degraded", what=seen.cgroup.reason, costs=_WATCHED, fix=fix)
     if seen.cgroup.startswith("v2") and kernels.MEMORY_PEAK.is_missing(seen.release, root=seen.root):
         costs, fix = kernels.MEMORY_PEAK.without, _boot(kernels.MEMORY_PEAK)
         return Fact(name="cgroup", state="degraded", what=seen.cgroup, costs=costs, fix=fix)
@@ -290,10 +311,8 @@ def _root_user(seen: Observed) -> Fact:
     user = f"uid {UNPRIVILEGED_ID}, which root drops to,"
     what, fix = f"{user} can read the interpreter", ""
     if number := seen.steps.get("drop", 0):
-        what, fix = f"root can't become {user[:-1]}: {os.strerror(number)}", _AS_ANOTHER_USER
-    elif number := seen.steps.get("sight", 0):
-        what = f"root can't mount anything here: {os.strerror(number)}"
-        fix = f"{_AS_ANOTHER_USER}\n# or, in a container, give it --cap-add SYS_ADMIN"
+        what = f"root can't become {user[:-1]}: {os.strerror(number)}"
+        fix = f"# {_as_another_user(seen)}"
     elif seen.closed:
         what, fix = f"{user} can't read {seen.closed}", f"chmod -R o+rX {shlex.quote(seen.closed)}"
     costs = "the jail doesn't work for root" if fix else ""
@@ -303,7 +322,8 @@ def _root_user(seen: Observed) -> Fact:
 # --- fixes ---
 
 _LAST_RESORT = "# the kernel's log may say who refused it:\nsudo dmesg | tail -20"
-_AS_ANOTHER_USER = "# start Redoma as another user; for a container:  docker run --user 1000"
+_PROFILE = "docs/deploy/seccomp.json of Redoma's source"
+_LXC = "lxc config set CONTAINER security.nesting=true && lxc restart CONTAINER"
 _COVERS = "grep ' /proc/' /proc/self/mountinfo"
 _SELINUX_FIX = (
     "# what was refused, and a module that allows it:\n"
@@ -338,15 +358,33 @@ def _apparmor_fix(seen: Observed) -> str:
     )
 
 
-def _service_fix(seen: Observed) -> str:
-    unit = seen.service or "UNIT"
-    folder = f"/etc/systemd/system/{unit}.d"
+def _service_fix(seen: Observed, directive: str = "RestrictNamespaces=no") -> str:
+    if not seen.service:
+        return (
+            "# whatever started this process has set a filter of system calls; allow what namespaces need:\n"
+            f"# in a systemd unit, {directive} (and @mount, if it has a SystemCallFilter=);\n"
+            f"# in a container, a seccomp profile such as {_PROFILE}"
+        )
+    folder = f"/etc/systemd/system/{seen.service}.d"
     return (
-        "# if it is systemd's (and if the unit has a SystemCallFilter=, that one must leave in @mount too):\n"
+        "# if the unit has a SystemCallFilter=, that one must leave in @mount too:\n"
         f"sudo mkdir -p {folder}\n"
-        f"printf '[Service]\\nRestrictNamespaces=no\\n' | sudo tee {folder}/redoma.conf\n"
-        f"sudo systemctl daemon-reload && sudo systemctl restart {unit}"
+        f"printf '[Service]\\n{directive}\\n' | sudo tee {folder}/redoma.conf\n"
+        f"sudo systemctl daemon-reload && sudo systemctl restart {seen.service}"
     )
+
+
+def _cgroup_fix(seen: Observed, otherwise: str) -> str:
+    """Return how to get a writable tree of control groups from what was detected around us."""
+    if seen.container in CONTAINER_OPTIONS:
+        return CONTAINER_OPTIONS[seen.container]
+    if seen.container == "kubernetes":
+        return "# Kubernetes has no setting for this: the control groups of its containers are read-only"
+    if seen.container == "bubblewrap":
+        return "# start it by bwrap with --bind /sys/fs/cgroup /sys/fs/cgroup"
+    if seen.service and not seen.container:
+        return f"# in the file of {seen.service}, under [Service]:\n#   ProtectControlGroups=no\n#   Delegate=yes"
+    return otherwise
 
 
 def _unmask(seen: Observed) -> str:
@@ -362,7 +400,7 @@ def _unmask(seen: Observed) -> str:
             return "podman run --security-opt unmask=ALL IMAGE   # beside the options that it has"
         case "docker":
             return "docker run --security-opt systempaths=unconfined IMAGE   # beside the options that it has"
-    return _container_fix(seen)
+    return "# see what covers it, and start the container without that:\n" + _COVERS
 
 
 def _container_fix(seen: Observed) -> str:
@@ -370,20 +408,82 @@ def _container_fix(seen: Observed) -> str:
         case "kubernetes":
             return (
                 "# in the pod's specification:\n"
-                "#   containers: [{securityContext: {seccompProfile: {type: Unconfined},\n"
-                "#                                   appArmorProfile: {type: Unconfined}}}]"
+                f"#   containers: [{{{_security_context(seen)}}}]\n"
+                f"# or, after copying {_PROFILE} to the nodes, in it:\n"
+                "#   seccompProfile: {type: Localhost, localhostProfile: seccomp.json}"
             )
         case "lxc" | "lxc-libvirt":
-            return "lxc config set CONTAINER security.nesting=true && lxc restart CONTAINER"
-        case "podman":
-            options = ["seccomp=unconfined", *(["label=disable"] if seen.selinux else [])]
-        case _:
-            options = ["seccomp=unconfined"]
-            options += ["label=disable"] if seen.selinux else ["apparmor=unconfined"] if _confined(seen) else []
-    program = "podman" if seen.container == "podman" else "docker"
-    flags = " ".join(f"--security-opt {option}" for option in options)
+            return _LXC
+        case "docker" | "podman":
+            return (
+                f"{_run_options(seen)} IMAGE\n"
+                "# instead of seccomp=unconfined, a profile that also allows clone, clone3, unshare, setns, mount,\n"
+                f"# umount2, mount_setattr, pivot_root, sethostname and setdomainname will do, such as {_PROFILE},\n"
+                "# which still refuses what is dangerous: --security-opt seccomp=seccomp.json"
+            )
+        case "bubblewrap":
+            return "# start it by bwrap without the filter (--seccomp, --add-seccomp-fd)"
     return (
-        f"{program} run {flags} IMAGE\n"
-        "# instead of seccomp=unconfined, a profile that also allows clone, unshare, mount, mount_setattr, umount2,\n"
-        "# pivot_root and sethostname will do: --security-opt seccomp=PROFILE.json"
+        f"# start this {seen.container} container with a seccomp profile that allows what namespaces need, such as\n"
+        f"# {_PROFILE}"
     )
+
+
+# --- one line ---
+
+
+def change_for_the_jail(seen: Observed) -> str:
+    """Return the change to the container, the service or the host that would allow the jail, in a line. Empty if
+    nothing is missing.
+    """
+    missing = [fact for fact in explain(seen) if fact.state == "missing"]
+    if not missing:
+        return ""
+    blamed = seen.filtered or _confined(seen) or missing[0].name == "root"
+    if seen.container == "bubblewrap":
+        return _as_another_user(seen) if missing[0].name == "root" else missing[0].fix.removeprefix("# ")
+    if seen.container == "kubernetes" and blamed:
+        return f"`{_security_context(seen)}` in the pod"
+    if seen.container in ("docker", "podman") and blamed:
+        return f"`{_run_options(seen)}`"
+    if seen.container.startswith("lxc") and blamed:
+        return f"`{_LXC}`"
+    if seen.service and "[Service]" in missing[0].fix:
+        directive = missing[0].fix.partition("[Service]\\n")[2].partition("\\n")[0]
+        return f"`{directive}` in {seen.service}"
+    return f"what `redoma doctor` prints under `{missing[0].name}` ({missing[0].what})"
+
+
+def _as_another_user(seen: Observed) -> str:
+    """Return how to start Redoma as another user, for a root that can't drop its rights."""
+    match seen.container:
+        case "bubblewrap":
+            return "start bwrap as an ordinary user, not as root"
+        case "docker" | "podman":
+            return f"start Redoma as another user: {_run_options(seen)}"
+        case "kubernetes":
+            return f"start Redoma as another user: {_security_context(seen)}"
+    return "start Redoma as another user" + (f": User= in {seen.service}" if seen.service else "")
+
+
+def _run_options(seen: Observed) -> str:
+    """Return the command that starts a Docker or podman container in which the jail works. A root that can't drop its
+    rights needs another user; the filter most likely refuses namespaces as well, which could not be tried then.
+    """
+    options = ["--user 1000"] if seen.steps.get("drop") else []
+    if seen.filtered or not options:
+        options.append("--security-opt seccomp=unconfined")
+    if seen.selinux:
+        options.append("--security-opt label=disable")
+    elif _confined(seen) and seen.container == "docker":
+        options.append("--security-opt apparmor=unconfined")
+    return " ".join([seen.container, "run", *options])
+
+
+def _security_context(seen: Observed) -> str:
+    fields = ["runAsUser: 1000"] if seen.steps.get("drop") else []
+    if seen.filtered or not fields:
+        fields.append("seccompProfile: {type: Unconfined}")
+    if _confined(seen) and not seen.selinux:
+        fields.append("appArmorProfile: {type: Unconfined}")
+    return f"securityContext: {{{', '.join(fields)}}}"

@@ -12,12 +12,14 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from ...lib.mounts import read_mounts
+from .. import linux
 from . import seccomp
 from .cgroup import find
 from .cgroup_place import Unavailable, locate
@@ -70,7 +72,6 @@ def look() -> Observed:
     """Inspect this host. Takes about 0.1 s and leaves nothing behind."""
     report, broken = _take_steps()
     status = _read("/proc/self/status")
-    service = re.search(r"/([^/\n]+\.service)", _read("/proc/self/cgroup"))
     return Observed(
         release=platform.release(),
         machine=platform.machine(),
@@ -80,7 +81,7 @@ def look() -> Observed:
         cgroup=_cgroup(),
         settings={name: value for name in _SETTINGS if (value := _read("/proc/sys/" + name.replace(".", "/")))},
         container=container(),
-        service=service.group(1) if service else "",
+        service=_service(),
         chrooted=not _sees_a_root(),
         filtered="Seccomp:\t2" in status,
         label=_read("/proc/self/attr/current").rstrip("\0"),
@@ -161,15 +162,38 @@ def _cgroup() -> str | Unavailable:
 
 
 def container() -> str:
-    """What kind of container this looks like. A hint for words only: an image can be started as a machine too."""
-    if os.path.exists("/var/run/secrets/kubernetes.io"):
+    """Return what kind of container this looks like: a hint, for messages only. Empty if it looks like none."""
+    if "bwrap" in _ancestors():
+        return "bubblewrap"
+    if "KUBERNETES_SERVICE_HOST" in os.environ or os.path.exists("/var/run/secrets/kubernetes.io"):
         return "kubernetes"
     named = _read("/run/systemd/container") or _read("/run/host/container-manager")
     if named == "wsl":  # what systemd calls it; a machine of its own since the second version
         return ""
     if named or os.path.exists("/run/.containerenv"):
         return named or "podman"
-    if os.path.exists("/.dockerenv"):
+    if os.path.exists("/.dockerenv") and _is_confined():  # an image can be started as a machine too
         return "docker"
     groups = re.search(r"kubepods|docker|libpod|lxc", _read("/proc/self/cgroup"))
     return {"kubepods": "kubernetes", "libpod": "podman"}.get(groups.group(), groups.group()) if groups else ""
+
+
+def _ancestors() -> Iterator[str]:
+    """Yield the names of the programs that started this process, as far as they can be seen."""
+    pid = "self"
+    while pid != "0" and (status := _read(f"/proc/{pid}/status")):
+        yield status.partition("\n")[0].partition("\t")[2]
+        pid = status.partition("\nPPid:\t")[2].partition("\n")[0]
+
+
+def _is_confined() -> bool:
+    """Return whether a filter of system calls, or a lack of capabilities that none can regain, restricts us."""
+    status = _read("/proc/self/status")
+    capabilities = int(status.partition("\nCapBnd:\t")[2].partition("\n")[0] or "0", 16)
+    return "Seccomp:\t2" in status or not capabilities & 1 << linux.CAP_SYS_ADMIN
+
+
+def _service() -> str:
+    """Return the systemd service that we run in; empty in a scope, such as that of a login or a terminal."""
+    units = re.findall(r"/([^/\n]+\.(?:service|scope))", _read("/proc/self/cgroup"))
+    return units[-1] if units and units[-1].endswith(".service") and not units[-1].startswith("user@") else ""

@@ -11,6 +11,7 @@ import errno
 import json
 import os
 import signal
+import socket
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -35,11 +36,14 @@ def take(layers: str, needed: list[str]) -> dict[str, Any]:
     """Take all steps. Returns the errno of each, and the first path that a guest could not read."""
     steps, closed = Steps(layers), ""
     if os.getuid() == 0:
-        # Root binds the interpreter before it drops its rights, so the directories above these don't matter.
-        opened = [os.open(directory, os.O_PATH | os.O_DIRECTORY) for directory in needed[::2]]
-        steps.take("sight", linux.unshare, linux.CLONE_NEWNS)
+        directories, paths = needed[::2], needed[1::2]
+        if not steps.take("sight", linux.unshare, linux.CLONE_NEWNS):
+            paths = [os.path.join(*pair).strip("/") for pair in zip(directories, paths, strict=True)]
+            directories = ["/"] * len(paths)
+        # Root that may mount binds the interpreter before it drops its rights: directories above it don't matter then.
+        opened = [os.open(directory, os.O_PATH | os.O_DIRECTORY) for directory in directories]
         if steps.take("drop", become_unprivileged):
-            closed = next(filter(None, map(obstacle, opened, needed[::2], needed[1::2])), "")
+            closed = next(filter(None, map(obstacle, opened, directories, paths)), "")
     if not steps.taken.get("drop"):
         steps.build()
     steps.take("seccomp", _filter)  # last: it can't be undone
@@ -80,6 +84,9 @@ class Steps:
         # The zygote of an unprivileged user is in a user namespace, and each of its cells in a nested one.
         self.take("nested", _in_child, linux.unshare, linux.CLONE_NEWUSER)
         namespaces = [self.take(name, linux.unshare, flag) for name, flag in NAMESPACES.items()]
+        if all(namespaces):
+            self.take("hostname", socket.sethostname, "cell")
+            self.take("loopback", _loopback)
         if all(namespaces) and self.take("tmpfs", _cover, self._layers):
             self.take("attributes", restrict, _PLACE, linux.MOUNT_ATTR_NODEV, "/proc")
             self.take("overlay", _overlay)
@@ -127,6 +134,10 @@ def _map(user: int, group: int) -> None:
     _write("/proc/self/setgroups", "deny")
     _write("/proc/self/uid_map", f"{GUEST_ID} {user} 1")
     _write("/proc/self/gid_map", f"{GUEST_ID} {group} 1")
+
+
+def _loopback() -> None:
+    socket.socket(socket.AF_INET, socket.SOCK_DGRAM).close()
 
 
 def _cover(layers: str) -> None:

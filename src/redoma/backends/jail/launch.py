@@ -5,8 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import select
-import signal
 import socket
 import sys
 import sysconfig
@@ -18,6 +16,8 @@ import msgspec
 
 from ...lib import files
 from ...lib.errors import BackendError, BackendUnavailable
+from ...models import Interpreter
+from ..spawn import Child
 from . import protocol, start
 from .changes_disk import ChangesDirectory
 from .compiled import CellOrder
@@ -61,6 +61,8 @@ class ZygoteOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The directory of packages that its cells have instead of those of this interpreter. Modules of it in `preload`
     are imported by the zygote itself, so their code runs outside of a cell.
     """
+    interpreter: Interpreter | None = None
+    """The interpreter of that environment, if it is not this one."""
 
 
 def _places_of_the_interpreter() -> list[str]:
@@ -135,7 +137,7 @@ class Zygote:
         self.socket = socket.socket(fileno=started.descriptor)
         self.pid = started.pid
         try:
-            self._handle = os.pidfd_open(self.pid)
+            self._child = Child(self.pid)
             plan = started.plan or self._plan(options)
             self.env: dict[str, str] = plan["env"]
             self.hash_seed: int = plan["hashes"]
@@ -172,6 +174,7 @@ class Zygote:
             own_user=options.own_user,
             environment=options.environment,
             environment_preloaded=bool(options.environment and options.preload),
+            interpreter=options.interpreter,
             layers={
                 "layers": self.changes.path if self.changes is not None else "",
                 "why": self.changes.why if self.changes is not None else "",
@@ -191,7 +194,7 @@ class Zygote:
             why = text.decode("utf-8", "replace")
             if kind == protocol.UNLOADED:
                 raise BackendError("the jail could not be warmed", why=why, next="check `preload`")
-            raise BackendUnavailable("the jail can't be had on this host", why=why, next="see `redoma doctor`")
+            raise BackendUnavailable("the jail is not available on this host", why=why, next="see `redoma doctor`")
         armed = json.loads(text)
         self.mounts_below: list[str] = armed["below"]
         self.why_files_are_shared: str = armed["shared"]
@@ -233,14 +236,13 @@ class Zygote:
         """Make the zygote end, and every cell with it. `close` waits for that."""
         self.socket.close()
 
-    def close(self) -> None:
-        """End the zygote, and every cell with it, and wait for its end."""
+    def close(self, *, wait: bool = True) -> None:
+        """End the zygote, and every cell with it, and wait for its end. `wait=False` is for a process that ends now: if
+        only the kernel is left to clean up after the zygote, that takes longer than many a run.
+        """
         self.hang_up()
-        if not self._has_ended(2000):  # busy with an import, for example
-            with suppress(ProcessLookupError):
-                signal.pidfd_send_signal(self._handle, signal.SIGKILL)
-            self._has_ended(None)
-        os.close(self._handle)
+        patient = wait or self.changes is not None or self.places is not None
+        self._child.end(2000 if patient else 0, reap=patient)  # it may be busy with an import, for example
         self._let_packages_go()
         if self.changes is not None:
             self.changes.close()  # removed with the last cell
@@ -256,16 +258,6 @@ class Zygote:
     def forget(self) -> None:
         """In a forked child: close our copies of the parent's descriptors."""
         self.socket.close()
-        os.close(self._handle)
+        self._child.forget()
         if self._packages >= 0:
             os.close(self._packages)
-
-    def _has_ended(self, milliseconds: int | None) -> bool:
-        """Wait for its end, at most this long (None: no limit), and reap it. Returns whether it has ended."""
-        watch = select.poll()
-        watch.register(self._handle, select.POLLIN)
-        if not watch.poll(milliseconds):
-            return False
-        with suppress(ChildProcessError):  # the application reaps or ignores all its children
-            os.waitpid(self.pid, 0)
-        return True

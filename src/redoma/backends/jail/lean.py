@@ -11,6 +11,7 @@ chosen automatically: a request or the configuration must name it.
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 from typing import ClassVar
@@ -38,7 +39,7 @@ class LeanBackend(JailBackend):
     def _look(self) -> Capabilities:
         own_user = sys.platform == "linux" and "user" not in self._without and may_change_users()
         if why := why_not(own_user=own_user):
-            raise BackendUnavailable("a lean cell can't be had on this host", why=why, next="see `redoma doctor`")
+            raise BackendUnavailable("lean cells are not available on this host", why=why, next="see `redoma doctor`")
         layers = dict(LEAN_LAYERS)
         layers["landlock"] = linux.landlock_promise(linux.landlock_abi())
         missing = tuple(sorted([*LEAN_MISSING, *([] if own_user else ["user"])]))
@@ -52,7 +53,11 @@ class LeanBackend(JailBackend):
         """Return what this host offers lean cells, for `redoma doctor`."""
         own_user = may_change_users()
         if why := why_not(own_user=own_user):
-            costs, fix = "the backend `lean` doesn't work", "# boot Linux 6.12 or later, with Landlock"
+            costs = "the backend `lean` doesn't work"
+            fix = (
+                "# boot Linux 6.12 or later, with Landlock; in a systemd service with a SystemCallFilter=, add to it:\n"
+                "#   seccomp landlock_create_ruleset landlock_add_rule landlock_restrict_self"
+            )
             return (Fact(name="lean cells", state="missing", what=why, costs=costs, fix=fix),)
         user = "each with a user id of its own" if own_user else "with Redoma's own user id"
         return (
@@ -78,34 +83,24 @@ class LeanBackend(JailBackend):
         return self._own_user  # the kernel counts processes by user
 
 
+@functools.cache
 def advice() -> str:
-    """Return advice for a host on which the jail can't work: how to use lean cells, and which change would allow the
-    jail. Empty if lean cells can't work either.
+    """Return two lines for a host on which the jail can't work: what works as it is, and what one change would add.
+    Empty if the jail works, or if this is not Linux. The first call takes about 0.1 s.
     """
-    if sys.platform != "linux" or why_not(own_user=may_change_users()):
+    if sys.platform != "linux":
         return ""
-    return "\n".join(
-        (
-            'as it is: lean cells work here, weaker than the jail (no namespaces): say backend="lean", --backend lean,',
-            "or once for all `jail: {lean: true}` in the configuration, and `auto` takes them where it finds no jail.",
-            f"one change adds the jail: {change_for_the_jail()}",
-        )
-    )
+    from .host import change_for_the_jail
+    from .host_look import look
 
-
-def change_for_the_jail() -> str:
-    """Return the change to the container, or the host, that would allow the jail."""
-    from .host_look import container
-
-    match container():
-        case "kubernetes":
-            return "`seccompProfile: {type: Unconfined}` in the container's securityContext"
-        case "docker" | "podman" as kind:
-            return f"`{kind} run --security-opt seccomp=unconfined`"
-        case "":
-            return "user namespaces for this user, see `redoma doctor`"
-        case kind:
-            return f"user namespaces in this {kind} container, see `redoma doctor`"
+    change = change_for_the_jail(look())
+    if not change:
+        return ""
+    if why := why_not(own_user=may_change_users()):
+        works = f"Monty, for a subset of Python; no lean cells, as {why}"
+    else:
+        works = "`--backend lean`, weaker than the jail; `jail: {lean: true}` in redoma.yaml makes it the default"
+    return f"works here as it is:   {works}\none change would add:  the jail: {change}"
 
 
 def why_not(*, own_user: bool) -> str:
@@ -118,7 +113,10 @@ def why_not(*, own_user: bool) -> str:
         return error.strerror or str(error)
     version = linux.landlock_abi()
     if not version:
-        return "this kernel has no Landlock, or it is switched off: nothing would keep files out of reach"
+        return (
+            "this kernel has no Landlock, it is switched off, or a filter that Redoma was started under refuses it: "
+            "nothing would keep files out of reach"
+        )
     if version < linux.LANDLOCK_SCOPES and not own_user:
         return (
             f"Landlock of version {version} doesn't keep signals inside ({linux.LANDLOCK_SCOPES}, Linux 6.12, does), "

@@ -13,6 +13,7 @@ import sysconfig
 from pathlib import Path
 
 from ...lib.errors import BackendUnavailable
+from .. import linux
 from .compiled import INIT
 from .configuration import LEAN_WRITABLE
 from .directories import CellDirectories, sweep
@@ -107,12 +108,8 @@ def may_change_users() -> bool:
     """
     if os.geteuid() != 0 or closed_to_others(sys.executable, os.__file__, sysconfig.get_path("purelib"), INIT):
         return False
-    with open("/proc/self/status") as file:
-        effective = next(int(line.split()[1], 16) for line in file if line.startswith("CapEff:"))
     needed = (0, 1, 3, 5, 6, 7, 8)  # CHOWN, DAC_OVERRIDE, FOWNER, KILL, SETGID, SETUID, SETPCAP
-    return all(effective >> number & 1 for number in needed) and (
-        _has_large_numbers() or _can_use(_SMALL_FIRST, _SMALL_USERS)
-    )
+    return linux.has_capabilities(*needed) and (_has_large_numbers() or _can_use(_SMALL_FIRST, _SMALL_USERS))
 
 
 def closed_to_others(*paths: str) -> str:

@@ -4,8 +4,9 @@
 
 Runs, on any event loop, only take the lock. Everything slow (starting a zygote, control groups, waiting for the death
 of a cell) happens on the thread. The pool keeps as many cells armed as were recently in use at one time, so that a
-burst finds them ready; after some idle time, only the minimum. These are cells of the usual kind. Another kind (a run
-with its own disk limit, for example) is made on demand; from the second request on, one of that kind is kept ready.
+burst finds them ready; a few more while runs have to wait for cells; after some idle time, only the minimum. These are
+cells of the usual kind. Another kind (a run with its own disk limit, for example) is made on demand; from the second
+request on, one of that kind is kept ready.
 """
 
 from __future__ import annotations
@@ -23,15 +24,21 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from ...lib.errors import BackendError, BackendUnavailable, RedomaError
+from ...models import Limits
 from ...telemetry import WARNING, tell
+from .. import linux
 from .cell import Cell, Spec, readable
 from .cgroup import Cgroups
 from .launch import Zygote
 
-_MAX_ARMING = 2  # at one time: more would take processor time from the runs
+_MAX_ARMING = min(16, 2 * (os.cpu_count() or 1))  # at one time, for runs that wait: making one is partly waiting, too
+_MAX_AHEAD = 2  # at one time, for runs to come: more would take processor time from those that run
 _PATIENCE = 10.0  # seconds that making a cell may take on a busy machine
 _REFILL_AFTER = 0.004  # seconds after a cell was taken: the run goes first
+_BUSY_FOR = 0.1  # seconds after a run had to wait for a cell: then cells are replaced at once, and more are kept ready
+_MORE_IF_BUSY = 2
 _MAX_KINDS = 4  # other kinds of which one cell is kept ready
+_USUAL_MEMORY = Limits().memory
 _RETRY_AFTER = 0.25  # seconds after a failure before a cell is made that no run waits for
 
 
@@ -90,11 +97,10 @@ class Pool:
         # perhaps on a thread that holds the lock.
         self._lock = threading.RLock()
         try:
-            self._wake_reading, self._wake_writing = os.pipe()
+            self._alarm = linux.timer()
         except OSError as error:
             raise BackendError("the jail could not be started", why=str(error), next="close some files") from error
-        for number in (self._wake_reading, self._wake_writing):
-            os.set_blocking(number, False)
+        self._alarm_is_set = False
         self._armed: deque[Cell] = deque()
         self._queue: deque[Waiter] = deque()
         self._running: set[Cell] = set()
@@ -113,6 +119,7 @@ class Pool:
         self.runs = 0
         """How many runs use this pool, from before they take a cell until they have given it back."""
         self._peak, self._last_use, self._refill_at, self._retry_at = 0, time.monotonic(), 0.0, 0.0
+        self._busy_until = 0.0
         self._thread: threading.Thread | None = None
         _pools.add(self)
 
@@ -128,6 +135,8 @@ class Pool:
                 raise BackendError("the jail is closed", why="its executor was", next="make a new executor")
             self._count(spec)
             if not self._queue and (cell := self._pop(spec)) is not None:
+                if self._is_busy:
+                    self._wake()
                 return cell
             if len(self._queue) >= self._queue_size:
                 raise BackendError(
@@ -137,6 +146,8 @@ class Pool:
                 )
             waiter = Waiter(spec)
             self._queue.append(waiter)
+            if self._peak and spec == self._usual:  # the first run of all always waits, and other kinds mostly do
+                self._busy_until = waiter.since + _BUSY_FOR
             try:
                 self._ensure_thread()
             except RuntimeError as error:
@@ -188,23 +199,36 @@ class Pool:
         self._expected = 0
         self._peak = max(self._peak, len(self._running))
         self._last_use = time.monotonic()
-        self._refill_at = self._last_use + _REFILL_AFTER
+        self._refill_at = self._last_use + self._refill_after
+
+    @property
+    def _is_busy(self) -> bool:
+        return time.monotonic() < self._busy_until
+
+    @property
+    def _max_ahead(self) -> int:
+        return _MAX_ARMING if self._is_busy else _MAX_AHEAD
+
+    @property
+    def _refill_after(self) -> float:
+        return 0.0 if self._is_busy else _REFILL_AFTER
 
     def give_back(self, cell: Cell) -> None:
         """Destroy a cell that was taken, used or not. Safe to call twice."""
         with self._lock:
             if cell not in self._running:
                 return
-            cell.close()
             self._running.discard(cell)
             self._dying.append(cell)
-            if self._once and not self._ended:
-                self._spent = True
-                self._wake()
             if not self._ended:
-                with suppress(RuntimeError):  # no thread can be started: `aclose`, or the next thread, reaps the cell
-                    self._ensure_thread()
-                self._wake_soon()
+                self._spent = self._once
+                try:
+                    self._ensure_thread()  # which kills and closes it
+                except RuntimeError:  # none can be started: `aclose`, or the next thread, reaps the cell
+                    cell.close()
+                # Later, unless a run waits, so that the caller gets its result first: the thread would hold the
+                # interpreter's lock for half a millisecond.
+                self._wake(0.0 if self._queue or self._once else self._refill_after)
                 return
         self._reap_all(seconds=1.0)
 
@@ -218,7 +242,7 @@ class Pool:
             return True
 
     async def aclose(self) -> None:
-        """Close the pool. Returns when none of its processes is alive."""
+        """Close the pool. Returns when none of its processes is alive; with `once`, when its zygote was killed."""
         with self._lock:
             self._closing = True
             thread = self._thread
@@ -229,12 +253,10 @@ class Pool:
         if not self._ended:  # there was no thread, or it died
             self._end()
 
-    def _close_pipe(self) -> None:
-        numbers = self._wake_reading, self._wake_writing
-        self._wake_reading = self._wake_writing = -1
-        for number in numbers:
-            if number >= 0:
-                os.close(number)
+    def _close_alarm(self) -> None:
+        number, self._alarm = self._alarm, -1
+        if number >= 0:
+            os.close(number)
 
     def forget(self) -> None:
         """In a forked child: close our copies of the parent's descriptors, so that cells notice the parent's death."""
@@ -247,7 +269,7 @@ class Pool:
             self._zygote.forget()
         for zygote in self._hung_up:
             zygote.forget()
-        self._close_pipe()
+        self._close_alarm()
         # So that a run of the parent which is garbage-collected here gives nothing back.
         self._armed, self._running, self._arming, self._dying = deque(), set(), {}, []
         self._queue = deque()
@@ -268,30 +290,13 @@ class Pool:
         """The process id of the zygote, if there is one."""
         return self._zygote.pid if self._zygote else None
 
-    def _wake(self) -> None:
-        """Wake the thread. The lock must be held: after the pipe is closed, its number may be that of another file."""
-        if self._wake_writing >= 0:
-            try:
-                os.write(self._wake_writing, b"w")
-            except BlockingIOError:
-                return  # the pipe is full, so it will wake anyway
-
-    def _wake_soon(self) -> None:
-        """Wake the thread at once if a run waits. Otherwise a little later, so that the caller gets its result first:
-        the thread would hold the interpreter's lock for half a millisecond.
+    def _wake(self, after: float = 0.0) -> None:
+        """Wake the thread at once; or after some seconds, if nothing else wakes it before. The lock must be held: after
+        the alarm is closed, its number may be that of another file.
         """
-        try:
-            loop = None if self._queue else asyncio.get_running_loop()
-        except RuntimeError:
-            loop = None
-        if loop is None:
-            self._wake()
-        else:
-            loop.call_later(_REFILL_AFTER, self._wake_locked)
-
-    def _wake_locked(self) -> None:
-        with self._lock:
-            self._wake()
+        if self._alarm >= 0 and not (after and self._alarm_is_set):
+            self._alarm_is_set = True
+            linux.set_timer(self._alarm, after)
 
     def _ensure_thread(self) -> None:
         if self._thread is None or not self._thread.is_alive():
@@ -345,7 +350,7 @@ class Pool:
     def _listen(self) -> None:
         """Sleep until a descriptor is readable or something is due."""
         poll = select.poll()
-        poll.register(self._wake_reading, select.POLLIN)
+        poll.register(self._alarm, select.POLLIN)
         for cell in self._arming:
             poll.register(cell.control, select.POLLIN)
             if cell.found is None:
@@ -356,9 +361,10 @@ class Pool:
         if self._zygote is not None:
             poll.register(self._zygote, select.POLLIN)
         happened = {number for number, _ in poll.poll(self._pause())}
-        if self._wake_reading in happened:
-            with suppress(BlockingIOError):
-                os.read(self._wake_reading, 1 << 12)
+        if self._alarm in happened:
+            with self._lock, suppress(BlockingIOError):  # it may have been set again just now
+                self._alarm_is_set = False
+                os.read(self._alarm, 8)
         for cell in list(self._arming):
             if {cell.control.fileno(), cell.order.fileno()} & happened:
                 cell.advance()
@@ -371,7 +377,7 @@ class Pool:
             due.append(0.02)
         if self._arming:
             due.append(0.5)
-        if self._zygote is not None and len(self._arming) < _MAX_ARMING and self._lacking() is not None:
+        if self._zygote is not None and len(self._arming) < self._max_ahead and self._lacking() is not None:
             due.append(max(0.0, self._refill_at - now if self._running else 0.0, self._retry_at - now))
         if len(self._armed) > self._minimum:
             due.append(max(0.0, self._last_use + self._idle - now))
@@ -414,7 +420,8 @@ class Pool:
             if len(ready) + len(self._running) >= self._maximum:
                 return None
             # If the minimum is 0, a cell is made ahead only for a run that was announced.
-            ahead = max(self._minimum, self._peak) if self._minimum else self._expected
+            wanted = self._peak + (_MORE_IF_BUSY if self._is_busy else 0)
+            ahead = max(self._minimum, wanted) if self._minimum else self._expected
             if ready.count(self._usual) < ahead:
                 return self._usual
             kept = self._kept() if self._minimum else []
@@ -431,15 +438,15 @@ class Pool:
         for spec in waiting:
             if spec in coming:
                 coming.remove(spec)
-            elif self._room():
+            elif self._room(_MAX_ARMING):
                 self._begin(zygote, spec)
         with suppress(BackendError):  # no run waits for these: try again later
-            while quiet and not waiting and (lacking := self._lacking()) is not None and self._room():
+            while quiet and not waiting and (lacking := self._lacking()) is not None and self._room(self._max_ahead):
                 self._begin(zygote, lacking)
 
-    def _room(self) -> bool:
+    def _room(self, max_arming: int) -> bool:
         with self._lock:
-            if len(self._arming) >= _MAX_ARMING:
+            if len(self._arming) >= max_arming:
                 return False
             while len(self._armed) + len(self._arming) + len(self._running) >= self._maximum:
                 if not (self._armed and self._queue):
@@ -451,6 +458,8 @@ class Pool:
         self._retry_at = time.monotonic() + _RETRY_AFTER
         group = self._groups.make(str(next(_numbers))) if self._groups else None
         try:
+            if group is not None:
+                group.limit(_USUAL_MEMORY)  # ahead, because it takes as long as a round trip to the cell
             cell = Cell(zygote, spec, self._without, group)
         except BackendError:
             if group is not None:
@@ -568,11 +577,11 @@ class Pool:
             time.sleep(0.001)
         with self._lock:
             self._ended = True  # from now on, `give_back` reaps
-            self._close_pipe()
+            self._close_alarm()
             lost = [*self._hung_up, *([self._zygote] if self._zygote is not None else [])]
             self._zygote, self._hung_up = None, []
         for zygote in lost:
-            zygote.close()
+            zygote.close(wait=not self._once)
         self._reap_all(seconds=1.0)
 
 

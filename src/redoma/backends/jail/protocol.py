@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from typing import Any
 
 _HEADER = struct.Struct("!cI")
+MARSHAL = 4
+"""The format of our messages: that of Python 3.4, since a guest may run on an older interpreter than Redoma."""
 
 INIT = b"I"
 """From the zygote, with a pidfd of the cell's init."""
@@ -100,8 +102,8 @@ class Frames:
 
 
 def order(content: dict[str, Any]) -> bytes:
-    """Encode an order for the guest. `marshal` is safe here: both ends are the same interpreter, and we write it."""
-    body = marshal.dumps(content)
+    """Encode an order for the guest. `marshal` is safe here: we write it, and it has plain values only."""
+    body = marshal.dumps(content, MARSHAL)
     return struct.pack("!Q", len(body)) + body
 
 

@@ -145,7 +145,7 @@ _BUILT = 5
 
 def found_built() -> dict[str, Any]:
     """In the zygote: return what `build` returned before it was executed."""
-    content: dict[str, Any] = marshal.loads(os.read(_BUILT, 1 << 20))  # noqa: S302 - from the same interpreter, as below
+    content: dict[str, Any] = marshal.loads(os.read(_BUILT, 1 << 20))  # noqa: S302 - our own, as below
     os.close(_BUILT)
     return content
 
@@ -155,7 +155,7 @@ def told() -> dict[str, Any]:
     data = os.read(SOCKET, 1 << 20)
     if not data:
         os._exit(0)
-    content: dict[str, Any] = marshal.loads(data)  # noqa: S302 - from the same interpreter, on the safe side
+    content: dict[str, Any] = marshal.loads(data)  # noqa: S302 - written by Redoma, on the safe side
     return content
 
 
@@ -608,7 +608,7 @@ def become_unprivileged() -> None:
 def enter(plan: dict[str, Any], built: dict[str, Any]) -> NoReturn:
     """Execute the zygote. That replaces the memory and the environment that this process was started with."""
     file = os.memfd_create("built")
-    os.write(file, marshal.dumps(built))
+    os.write(file, marshal.dumps(built, protocol.MARSHAL))
     os.lseek(file, 0, os.SEEK_SET)
     os.dup2(file, _BUILT)
     os.set_inheritable(_BUILT, True)

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from ...lib.errors import BackendError
+from ...lib.types import resolved
 from ...models import Display, Isolation, Limits, Request, Status, Stream, Usage
 from ..base import MAX_LIMIT, Control, Entry, Outcome, Sink, uncancellable
 from ..collect import collect
@@ -28,14 +29,15 @@ from .configuration import RLIMITS
 _CHUNK = 1 << 16
 _BROKEN = (125, 126, 127)  # exit codes of a program that could not be started
 _GRACE = 1.0  # seconds that init has to end the cell and report, before the cell is killed
-_LOOK = 0.25  # seconds between checks of a cell's processor time
+_LOOK = 0.25  # seconds between checks of a cell's processor time, at least
+_PROCESSORS = os.sysconf("SC_NPROCESSORS_CONF")  # also those that are switched off now
 _LOOK_AT_LAYER = 0.01  # seconds between checks of how much it has written to disk
 _MAX_VALUE = 1 << 20
 _SMALL = 4 << 10  # bytes: decoding a smaller value takes less time than handing it to a thread
 _NO_SPACE = "free space on the disk fell too far while it ran, so it was ended"
 
 
-class Verdict(NamedTuple):
+class InitReport(NamedTuple):
     """The report of init, which the guest can't influence: wait status, why init ended the run, resources used."""
 
     status: int
@@ -87,7 +89,7 @@ class Run:
         self._done: asyncio.Future[None] = self._loop.create_future()
         self._frames = protocol.Frames()
         self._ending: Status | None = None
-        self._verdict: Verdict | None = None
+        self._verdict: InitReport | None = None
         self._report, self._reported = Report(), False
         self._workspace = -1
         """A directory descriptor, if output files were requested and everything in the cell is dead."""
@@ -101,8 +103,13 @@ class Run:
         self._feeding: dict[int, memoryview] = {}
         self._malformed: str | None = None
         self._used_up = self._flooded = False
+        self._watched = -1
+        """The descriptor of the cell that the event loop watches, while it does."""
         self._cpu_before = 0.0
         """Seconds of processor time that arming the cell took."""
+        if cell.events is None:
+            raise BackendError("the cell can't be followed", why="it was not opened", next="report it")
+        self._events = cell.events
 
     async def execute(self, *, processes_by_rlimit: bool, watched: bool) -> Outcome:
         """Run to the end. Everything in the cell is dead when this returns or raises.
@@ -116,8 +123,7 @@ class Run:
         if self._cell.group is not None:
             self._cell.group.limit(limits.memory)
             self._cpu_before = self._cell.group.cpu() or 0.0
-        self._timers["cpu"] = self._loop.call_later(_LOOK, self._check_cpu)
-        self._timers["time"] = self._loop.call_later(limits.time, self._end, Status.TIMEOUT)
+        self._check_time_later(start + limits.time, limits.cpu)
         size = self._layer_size()
         try:
             self._begin(processes_by_rlimit, watched)
@@ -137,7 +143,8 @@ class Run:
         if self._verdict is not None:
             if size is not None and not self._layer_excess and await asyncio.to_thread(size.counted):
                 self._layer_excess = "disk"
-            await uncancellable(self._collect())  # afterwards the caller may remove the stage
+            if self._request.outputs or self._stage is not None:
+                await uncancellable(self._collect())  # afterwards the caller may remove the stage
         return self._outcome(wall, await self._value(), await self._displays())
 
     async def _collect(self) -> None:
@@ -188,9 +195,8 @@ class Run:
         else:
             self._input = self._loop.create_task(self._write_input(self._control, self._cell.stdin))
             self._loop.add_reader(self._cell.order.fileno(), self._started, self._control)
-        self._loop.add_reader(self._cell.control.fileno(), self._receive)
-        for stream, number in self._open.items():
-            self._loop.add_reader(number, self._pump, stream, number)
+        self._watched = self._events.fileno()
+        self._loop.add_reader(self._watched, self._look)
 
     def _order_for_guest(self, rlimits: dict[str, int]) -> dict[str, Any]:
         request = self._request
@@ -235,7 +241,8 @@ class Run:
             return
         except (BrokenPipeError, ConnectionResetError):
             pass  # it may end, or close its input, without reading everything
-        self._loop.remove_writer(number)
+        if waiting is not None:
+            self._loop.remove_writer(number)
         if last:
             os.close(number)
             self._cell.stdin = -1
@@ -262,11 +269,12 @@ class Run:
 
     def _put(self, number: int, data: memoryview, control: Control) -> int:
         """Write what fits now. A descriptor that belongs to it is sent with its first byte."""
-        if control.descriptor < 0:
+        passed = control.passed
+        if not isinstance(passed, int) or passed < 0:  # the names are of images on other machines
             return os.write(number, data)
         with socket.socket(fileno=os.dup(number)) as ours:
-            sent = socket.send_fds(ours, [data], [control.descriptor])
-        control.descriptor = -1
+            sent = socket.send_fds(ours, [data], [passed])
+        control.passed = -1
         return sent
 
     async def _room(self, number: int) -> None:
@@ -283,7 +291,19 @@ class Run:
 
     # --- out ---
 
+    def _look(self) -> None:
+        """Take what the cell has sent and printed."""
+        ready = [number for number, _ in self._events.poll(0)]  # in the order in which they became so
+        streams = {number: stream for stream, number in self._open.items()}
+        for number in ready:
+            if number in streams:
+                self._pump(streams[number], number)
+        if self._cell.control.fileno() in ready:
+            self._receive()
+
     def _receive(self) -> None:
+        if self._done.done():
+            return None  # whatever follows is not read
         try:
             if self._request.outputs:
                 data, descriptors, _, _ = socket.recv_fds(self._cell.control, _CHUNK, 1, socket.MSG_CMSG_CLOEXEC)
@@ -314,12 +334,12 @@ class Run:
     def _take(self, kind: bytes, payload: bytes) -> None:
         if kind == protocol.VERDICT:
             status, cause, cpu, memory = protocol.VERDICT_PARTS.unpack(payload)
-            self._verdict = Verdict(status, protocol.CAUSES[cause], cpu / 1e6, memory)
+            self._verdict = InitReport(status, protocol.CAUSES[cause], cpu / 1e6, memory)
             self._finish()
         elif kind == protocol.REPORT and not self._reported:
             self._reported = True
             try:
-                self._report = msgspec.json.decode(payload, type=Report)
+                self._report = msgspec.json.decode(payload, type=resolved(Report))
             except (msgspec.DecodeError, RecursionError):
                 self._report = Report()  # the guest has spoilt it, so there is no value
         elif kind != protocol.FILES:
@@ -332,7 +352,7 @@ class Run:
         except BlockingIOError:
             return False
         if not data:
-            self._loop.remove_reader(number)
+            self._events.unregister(number)
             self._open.pop(stream, None)
             return False
         if not self._flooded and not self._sink(stream, data):
@@ -358,7 +378,6 @@ class Run:
         self._timers["grace"] = self._loop.call_later(_GRACE, self._cell.kill)
 
     def _finish(self) -> None:
-        self._loop.remove_reader(self._cell.control.fileno())
         if not self._done.done():
             self._done.set_result(None)
 
@@ -366,9 +385,10 @@ class Run:
         """Remove our timers, readers and writers from the event loop."""
         for timer in self._timers.values():
             timer.cancel()
-        self._loop.remove_reader(self._cell.control.fileno())
-        for number in (*self._open.values(), *self._feeding):
-            self._loop.remove_reader(number)
+        if self._watched >= 0:
+            self._loop.remove_reader(self._watched)
+            self._watched = -1
+        for number in self._feeding:
             self._loop.remove_writer(number)
         if self._watcher is not None:
             self._watcher.cancel()
@@ -449,15 +469,29 @@ class Run:
         told = self._verdict.cpu if self._verdict else None
         return max((used for used in (counted, told) if used is not None), default=None)
 
-    def _check_cpu(self) -> None:
-        """End the run if its processor time is used up; otherwise check again soon."""
-        if (self._cpu() or 0.0) > self._request.limits.cpu:
+    def _check_time_later(self, deadline: float, cpu_left: float) -> None:
+        """Check the time of the run at its deadline, or when it can have used up what is left of its processor time:
+        not before all processors have worked for it that long. A session has an hour, so looking more often would be
+        costly.
+        """
+        pause = min(max(_LOOK, cpu_left / _PROCESSORS), deadline - time.monotonic())
+        self._timers["time"] = self._loop.call_later(pause, self._check_time, deadline)
+
+    def _check_time(self, deadline: float) -> None:
+        """End the run if its time or its processor time is used up; otherwise check again."""
+        if time.monotonic() >= deadline:
+            self._end(Status.TIMEOUT)
+            return
+        self._check_time_later(deadline, 0.0)  # first: the deadline holds even if the processor time can't be read
+        left = self._request.limits.cpu - (self._cpu() or 0.0)
+        self._timers["time"].cancel()
+        if left < 0 and self._ending is None:
             self._used_up = True
             self._end(Status.TIMEOUT)
         else:
-            self._timers["cpu"] = self._loop.call_later(_LOOK, self._check_cpu)
+            self._check_time_later(deadline, left)
 
-    def _ended(self, verdict: Verdict | None, out_of_memory: bool) -> Ending:
+    def _ended(self, verdict: InitReport | None, out_of_memory: bool) -> Ending:
         """Return how the run ended, from the reports of init and the kernel. The guest's report is used only for a
         program that failed by itself.
         """

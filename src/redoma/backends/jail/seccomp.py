@@ -390,7 +390,7 @@ def _ranges(answers: dict[int, _Code], machine: str) -> list[tuple[int, _Code]]:
     for number in sorted(answers):
         starts[number] = answers[number]
         starts.setdefault(number + 1, absent)
-    if machine == "x86_64":  # numbers of x32 have this bit set; with the sign bit, too, it is no call
+    if machine == "x86_64":  # numbers of x32 have this bit set; with the sign bit, too, it is not a call
         starts[_X32], starts[_X32 << 1] = [_answer(_KILL)], absent
     found: list[tuple[int, _Code]] = []
     for number, code in sorted(starts.items()):

@@ -6,28 +6,25 @@ meanwhile. The zygote gets its other settings later, from `launch`.
 
 from __future__ import annotations
 
-import _signal
-import _socket
-import fcntl
 import marshal
 import os
 import sys
+
+from ..spawn import spawn
+from . import protocol
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+    from ...models import Interpreter
+
 PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 """The directory of Redoma itself."""
 MAX_HASH_SEED = 2**32 - 1
 """The largest PYTHONHASHSEED. 0 would disable hash randomisation."""
-_BOOT = (
-    "import os, sys; os.chdir('/'); os.closerange(5, 1 << 16); sys.path.append(sys.argv.pop(1)); "
-    "from redoma.backends.jail.root import main; main()"
-)
-_SOCKET, _PARENT = 3, 4
-"""Its descriptors: the control socket, and a pidfd of this process."""
+_BOOT = "sys.path.append(sys.argv.pop(1)); from redoma.backends.jail.root import main; main()"
 
 
 class Started:
@@ -37,34 +34,11 @@ class Started:
         """Start it. Raises OSError."""
         self.plan: dict[str, Any] | None = None
         """What it was told to build; None if nothing yet."""
-        near, far = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
-        self.descriptor = near.detach()
-        theirs = [far.detach()]
-        try:
-            theirs.append(os.pidfd_open(os.getpid()))
-            for place, number in enumerate(theirs):  # low numbers may be taken by the other one
-                theirs[place] = fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, 10)
-                os.close(number)
-            nowhere = [(os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_RDWR, 0) for number in range(3)]
-            moved = [(os.POSIX_SPAWN_DUP2, *pair) for pair in zip(theirs, (_SOCKET, _PARENT), strict=True)]
-            self.pid = os.posix_spawn(
-                sys.executable,
-                [sys.executable, "-I", "-S", "-B", "-c", _BOOT, os.path.dirname(PACKAGE)],
-                {},  # the environment of an exec stays readable in /proc for ever
-                file_actions=[*nowhere, *moved],
-                setsid=True,  # a Ctrl-C at our terminal is for us to handle
-                setsigdef=(_signal.SIGPIPE, _signal.SIGXFSZ, _signal.SIGCHLD),
-            )
-        except BaseException:
-            os.close(self.descriptor)
-            raise
-        finally:
-            for number in theirs:
-                os.close(number)
+        self.pid, self.descriptor = spawn(_BOOT, os.path.dirname(PACKAGE))
 
     def tell(self, content: dict[str, Any]) -> None:
         """Send it a message. Raises OSError if it is gone."""
-        os.write(self.descriptor, marshal.dumps(content))
+        os.write(self.descriptor, marshal.dumps(content, protocol.MARSHAL))
 
     def build(self, plan: dict[str, Any]) -> None:
         """Tell it what to build. Raises OSError if it is gone."""
@@ -124,26 +98,32 @@ def plan(
     own_user: bool = False,
     environment: str = "",
     environment_preloaded: bool = False,
+    interpreter: Interpreter | None = None,
 ) -> dict[str, Any]:
     """Return the plan for `root`: where everything is on the host, and its paths inside.
 
     `programs` are files of the host to show inside. `layers` says where on disk changes to the project can be kept, or
     why nowhere. A `lean` zygote keeps the host's root, and with `own_user` the right to change users. `environment` is
     a directory of packages that replaces those of this interpreter; the zygote itself sees them only if modules of it
-    are preloaded.
+    are preloaded. `interpreter` is another one than this, for an environment that was made for it.
     """
     from .configuration import ENVIRONMENT, ENVIRONMENT_PREFIX, PYTHON, VENV
 
-    base = os.path.realpath(sys.base_prefix)
-    below_usr = base == "/usr" or base.startswith("/usr/")
     virtual = sys.prefix != sys.base_prefix
-    # In a virtual environment, take the base interpreter: the environment's own may be a copy (`venv --copies`).
-    executable_here = os.path.realpath(sys._base_executable if virtual else sys.executable)  # type: ignore[attr-defined]
+    if interpreter is not None:
+        base, executable_here, version = interpreter.prefix, interpreter.executable, interpreter.version
+        shared_library = interpreter.library
+    else:
+        base, version = os.path.realpath(sys.base_prefix), f"python{sys.version_info[0]}.{sys.version_info[1]}"
+        # In a virtual environment, take the base interpreter: the environment's own may be a copy (`venv --copies`).
+        executable_here = os.path.realpath(sys._base_executable if virtual else sys.executable)  # type: ignore[attr-defined]
+        shared_library = _shared_library()
+    below_usr = base == "/usr" or base.startswith("/usr/")
     base_executable, library, env = executable_here, "", dict(ENVIRONMENT)
     if not below_usr:
         base_executable = os.path.join(PYTHON, os.path.relpath(executable_here, base))
         env["PATH"] = f"{PYTHON}/bin:{env['PATH']}"
-        if (found := _library(executable_here)) is None:
+        if (found := _library(executable_here, shared_library)) is None:
             env["LD_LIBRARY_PATH"] = f"{PYTHON}/lib"
         else:
             library = found
@@ -163,7 +143,7 @@ def plan(
         "system_packages": virtual and not environment and _shares_system_packages(),
         "environment": environment,
         "environment_preloaded": environment_preloaded,
-        "version": f"python{sys.version_info[0]}.{sys.version_info[1]}",
+        "version": version,
         "base_executable": base_executable,
         "executable": executable,
         "env": env,
@@ -182,17 +162,21 @@ def _packages() -> str:
     return sysconfig.get_path("purelib")
 
 
-def _library(executable: str) -> str | None:
-    """Return the path at which the interpreter looks for its shared library, so that it can be replaced by the one
-    inside. Empty if there is nothing to replace; None if it can't be replaced.
-    """
+def _shared_library() -> str:
+    """Return the directory of this interpreter's shared library; empty if it has none."""
     import sysconfig
 
+    return str(sysconfig.get_config_var("LIBDIR")) if sysconfig.get_config_var("Py_ENABLE_SHARED") else ""
+
+
+def _library(executable: str, library: str) -> str | None:
+    """Return the path at which an interpreter looks for its shared library, so that it can be replaced by the one
+    inside. Empty if there is nothing to replace; None if it can't be replaced.
+    """
     from .configuration import PYTHON
 
-    if not sysconfig.get_config_var("Py_ENABLE_SHARED"):
+    if not library:
         return ""
-    library = str(sysconfig.get_config_var("LIBDIR"))
     with open(executable, "rb") as file:
         content = file.read()
     if b"$ORIGIN" in content:

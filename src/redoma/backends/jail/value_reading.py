@@ -9,7 +9,7 @@ from collections import Counter
 from json.decoder import scanstring  # type: ignore[attr-defined]
 from typing import Any
 
-from ...lib.patterns import pattern
+from ...lib.patterns import lazy_pattern
 from ..base import Repr
 from .value import EXACT, MAX_DEPTH, MAX_INT_BITS, MAX_ITEMS
 
@@ -24,8 +24,8 @@ def decode(data: bytes) -> Any:
 
 
 _END = "\0"
-_BLANKS = pattern(r"[ \t\r\n]+")
-_NUMBER = pattern(r"-?\d+(\.\d+)?([eE][+-]?\d+)?", re.ASCII)
+_BLANKS = lazy_pattern(r"[ \t\r\n]+")
+_NUMBER = lazy_pattern(r"-?\d+(\.\d+)?([eE][+-]?\d+)?", re.ASCII)
 _WORDS = {"null": None, "true": True, "false": False}
 
 

@@ -72,7 +72,7 @@ def main() -> NoReturn:
     os.write(root.SOCKET, protocol.frame(protocol.ARMED, json.dumps(armed).encode()))
     if not maker.serve():
         os._exit(0)
-    guest.start(data.found, data.order.seed, prelude, maker.hold, os.fsdecode(data.order.place))
+    guest.start(data.found, data.order.seed, prelude, maker, os.fsdecode(data.order.place))
 
 
 def load(told: dict[str, Any]) -> None:
@@ -93,6 +93,8 @@ def load(told: dict[str, Any]) -> None:
     if told["prelude"] and hasattr(prelude := sys.modules[told["prelude"]], "prepare"):
         prelude.prepare()
     guest.use_pipes()
+    if not told["once"]:
+        guest.rehearse()
     linux.hide_from_peers()  # other processes of this user on the host can't trace it
     if told["preload"]:
         ignore_forks()

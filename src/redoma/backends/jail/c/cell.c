@@ -1,4 +1,5 @@
-/* Makes a cell: a list of steps, each of which sets up one isolation layer and has its name.
+/* Makes a cell: a list of steps, each of which sets up one isolation layer and has its name. Start at "the steps, in
+ * their order"; `cell_serve` is the way in.
  *
  *   zygote: Python, in a user namespace of its own (call it U), waiting in cell_serve
  *     └─ clone, sharing memory ─ the maker: in new namespaces that belong to U. Takes `init_steps`,
@@ -12,8 +13,7 @@
  * while a guest is alive shares memory with the zygote.
  *
  * If a step fails, the cell is broken: nothing runs with fewer layers than requested. `without` leaves steps out, for
- * tests that must see an attack succeed first. Afterwards the guest probes, with its own rights, which layers are
- * really in force; what the steps intended doesn't count.
+ * tests that must see an attack succeed first. Afterwards the guest probes which layers are really in force: probes.h.
  *
  * In most containers the kernel doesn't let a user namespace mount its own /proc, or /proc/sys is read-only. Then the
  * cell has an empty /proc, only the filter of system calls prevents further user namespaces, and the probes read the
@@ -30,6 +30,7 @@
 #include <fcntl.h>
 #include <linux/capability.h>
 #include <linux/filter.h>
+#include <linux/futex.h>
 #include <linux/landlock.h>
 #include <linux/seccomp.h>
 #include <net/if.h>
@@ -54,6 +55,7 @@
 #include <sys/syscall.h>
 #include <sys/utsname.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "cell.h"
@@ -65,8 +67,9 @@
 #define NR_LANDLOCK_CREATE_RULESET 444
 #define NR_LANDLOCK_ADD_RULE 445
 #define NR_LANDLOCK_RESTRICT_SELF 446
-#define OVERLAYFS_MAGIC 0x794c7630
+#define LANDLOCK_TCP 4    /* the first version that restricts TCP (Linux 6.7) */
 #define LANDLOCK_SCOPES 6 /* the first version that keeps signals and abstract sockets inside (Linux 6.12) */
+#define USER_NAMESPACES "sys/user/max_user_namespaces" /* below /proc */
 
 /* Filled in once by zygote.py; compiled.py has the same structure. */
 struct zygote {
@@ -114,13 +117,6 @@ struct cell {
     int only_loopback; /* its network has no other interface */
     jmp_buf *guest;    /* where the guest continues: in cell_serve, on the stack on which Python called it */
 };
-
-struct step {
-    const char *name;
-    int (*take)(struct cell *); /* returns 0, or -1 with errno */
-};
-
-static int left_out(const struct cell *cell, const char *name);
 
 /* --- frames to Redoma --- */
 
@@ -198,6 +194,43 @@ static int put_proc(const struct cell *cell, const char *path, const char *text)
     snprintf(whole, sizeof whole, "/proc/%s", path);
     return put(whole, text);
 }
+
+#include "probes.h"
+
+/* --- taking steps --- */
+
+struct step {
+    const char *name;
+    int (*take)(struct cell *); /* returns 0, or -1 with errno */
+};
+
+/* The names that `without` may contain. The index of one is its bit. Namespaces come first. */
+static const char *const names[] = {
+    "net",  "ipc",          "uts",      "cgroup",       "lifeline", "private",        "terminals", "proc",    "names",
+    "loopback", "capabilities", "no_new_privs", "memory-of-init", "session", "user", "user-namespaces", "landlock", "seccomp",
+    "descriptors", "locks",
+};
+
+/* Returns the name of a step by its bit; NULL past the last. */
+const char *cell_step_name(unsigned which) { return which < sizeof names / sizeof *names ? names[which] : NULL; }
+
+static int left_out(const struct cell *cell, const char *name) {
+    for (unsigned which = 0; which < sizeof names / sizeof *names; which++)
+        if (strcmp(names[which], name) == 0) return (cell->order->without >> which) & 1;
+    return 0;
+}
+
+static void take(struct cell *cell, int tell, const struct step *steps, size_t count) {
+    for (size_t which = 0; which < count; which++) {
+        if (left_out(cell, steps[which].name)) continue;
+        if (steps[which].take(cell) < 0) {
+            say_broken(tell, steps[which].name, errno);
+            _exit(1);
+        }
+    }
+}
+
+#define TAKE(cell, tell, steps) take(cell, tell, steps, sizeof(steps) / sizeof *(steps))
 
 /* --- the maker: what a cell sees --- */
 
@@ -354,7 +387,7 @@ static int empty_bounding_set(void) {
 }
 
 /* Empty every capability set but the bounding set. */
-static int no_capabilities_left(struct cell *cell) {
+static int empty_other_sets(struct cell *cell) {
     struct __user_cap_header_struct header = {_LINUX_CAPABILITY_VERSION_3, 0};
     struct __user_cap_data_struct none[2] = {{0, 0, 0}, {0, 0, 0}};
     (void)cell;
@@ -365,7 +398,7 @@ static int no_capabilities_left(struct cell *cell) {
 /* Empty every capability set. The bounding set first, because emptying it needs a capability. */
 static int no_capabilities(struct cell *cell) {
     if (empty_bounding_set() != EINVAL) return -1;
-    return prctl(PR_SET_SECUREBITS, SECUREBITS, 0, 0, 0) < 0 ? -1 : no_capabilities_left(cell);
+    return prctl(PR_SET_SECUREBITS, SECUREBITS, 0, 0, 0) < 0 ? -1 : empty_other_sets(cell);
 }
 
 /* No program gains privileges by being setuid or by file capabilities. */
@@ -409,8 +442,6 @@ static int own_user(struct cell *cell) {
     return put_proc(cell, "self/gid_map", cell->zygote->map);
 }
 
-#define USER_NAMESPACES "sys/user/max_user_namespaces"
-
 /* Forbid further user namespaces, which would expose much more of the kernel. The filter refuses them, too; this still
  * holds if the filter has a gap.
  *
@@ -446,31 +477,50 @@ enum {
     RIGHT_MAKE_CHAR = 1 << 6,
     RIGHT_MAKE_BLOCK = 1 << 11,
     RIGHT_IOCTL_DEV = 1 << 15,
+    RIGHTS_TO_READ = RIGHT_EXECUTE | RIGHT_READ_FILE | RIGHT_READ_DIR,
 };
+enum { NET_BIND_TCP = 1 << 0, NET_CONNECT_TCP = 1 << 1 };
+enum { SCOPE_ABSTRACT_SOCKETS = 1 << 0, SCOPE_SIGNALS = 1 << 1 };
 
 /* All rights to files and directories that a version of Landlock can restrict. */
 static uint64_t all_rights(int version) { return (1u << (version < 3 ? 14 : version < 5 ? 15 : 16)) - 1; }
 
-static int only_these_files(struct cell *cell) {
+/* Those that a guest has to what is its own: all but devices. */
+static uint64_t own_rights(int version) {
+    return all_rights(version) & ~(uint64_t)(RIGHT_MAKE_CHAR | RIGHT_MAKE_BLOCK | RIGHT_IOCTL_DEV);
+}
+
+/* Make a ruleset that forbids what no rule allows: these rights to files, and these to TCP. Signals and abstract sockets
+ * stay inside, where this version of Landlock can keep them there. */
+static int make_ruleset(int version, uint64_t files, uint64_t tcp) {
+    uint64_t attributes[3] = {files, tcp, SCOPE_ABSTRACT_SOCKETS | SCOPE_SIGNALS};
+    size_t known = version >= LANDLOCK_SCOPES ? 3 : version >= LANDLOCK_TCP ? 2 : 1;
+    return (int)syscall(NR_LANDLOCK_CREATE_RULESET, attributes, known * sizeof *attributes, 0);
+}
+
+/* Allow the guest to write to the devices it needs and to its own directories. Then restrict it to the ruleset. */
+static int restrict_to(int ruleset, const struct cell *cell) {
     const struct zygote *zygote = cell->zygote;
-    const struct cell_order *order = cell->order;
-    int version = zygote->landlock;
-    if (!version) return 0; /* the mounts restrict the same; the probe reports the missing second layer */
-    uint64_t handled = all_rights(version), look = RIGHT_EXECUTE | RIGHT_READ_FILE | RIGHT_READ_DIR;
-    uint64_t device = (RIGHT_READ_FILE | RIGHT_WRITE_FILE | RIGHT_IOCTL_DEV) & handled;
-    uint64_t everything = handled & ~(uint64_t)(RIGHT_MAKE_CHAR | RIGHT_MAKE_BLOCK | RIGHT_IOCTL_DEV);
-    /* Files; TCP ports, which need no rule because the network namespace is empty; abstract sockets and signals. */
-    uint64_t attributes[3] = {handled, 0, 3};
-    size_t size = sizeof *attributes * (version >= LANDLOCK_SCOPES ? 3 : version >= 4 ? 2 : 1);
-    int ruleset = (int)syscall(NR_LANDLOCK_CREATE_RULESET, attributes, size, 0);
-    if (ruleset < 0 || allow_beneath(ruleset, "/", look) < 0) return -1;
+    uint64_t device = (RIGHT_READ_FILE | RIGHT_WRITE_FILE | RIGHT_IOCTL_DEV) & all_rights(zygote->landlock);
+    char path[sizeof cell->order->place + 16];
     for (int which = 0; zygote->devices[which]; which++)
         if (allow_beneath(ruleset, zygote->devices[which], device) < 0) return -1;
-    for (int which = 0; zygote->writable[which]; which++)
-        if (allow_beneath(ruleset, zygote->writable[which], everything) < 0) return -1;
-    if (order->workspace == OVERLAY && allow_beneath(ruleset, order->project, everything) < 0) return -1;
+    for (int which = 0; zygote->writable[which]; which++) {
+        snprintf(path, sizeof path, "%s%s", cell->order->place, zygote->writable[which]);
+        if (allow_beneath(ruleset, path, own_rights(zygote->landlock)) < 0) return -1;
+    }
     if (syscall(NR_LANDLOCK_RESTRICT_SELF, ruleset, 0) < 0) return -1;
     return close(ruleset);
+}
+
+static int only_these_files(struct cell *cell) {
+    int version = cell->zygote->landlock;
+    if (!version) return 0; /* the mounts restrict the same; the probe reports the missing second layer */
+    int ruleset = make_ruleset(version, all_rights(version), 0); /* TCP needs no rule: the network namespace is empty */
+    if (ruleset < 0 || allow_beneath(ruleset, "/", RIGHTS_TO_READ) < 0) return -1;
+    if (cell->order->workspace == OVERLAY && allow_beneath(ruleset, cell->order->project, own_rights(version)) < 0)
+        return -1;
+    return restrict_to(ruleset, cell);
 }
 
 /* Install the filter, for all threads of the process or not at all: a thread without it would be a way around it. */
@@ -483,7 +533,7 @@ static int only_these_calls(struct cell *cell) {
 }
 
 /* Close everything but the three streams and the order socket, which closes before any untrusted code runs; and the
- * zygote's /proc, if the probes need it: `look` closes it. */
+ * zygote's /proc, if the probes need it: `probe_all` closes it. */
 static int only_its_streams(struct cell *cell) {
     unsigned first = ORDER + 1;
     if (cell->empty_proc) {
@@ -494,6 +544,32 @@ static int only_its_streams(struct cell *cell) {
     }
     return (int)syscall(NR_CLOSE_RANGE, first, ~0u, 0);
 }
+
+/* --- the steps, in their order --- */
+
+static const struct step init_steps[] = {
+    {"lifeline", die_with_the_zygote}, {"mount", own_mounts},        {"group", join_groups},
+    {"old-proc", keep_the_old_proc},   {"private", own_files},       {"terminals", own_terminals},
+    {"proc", own_processes},           {"names", own_name},          {"loopback", own_loopback},
+    {"listener", own_listener},
+};
+
+static const struct step init_last_steps[] = {{"capabilities", no_capabilities}, {"no_new_privs", no_new_privileges}};
+
+/* Before init hides its /proc, which these and the first probe still read. */
+static const struct step guest_first_steps[] = {
+    {"session", own_session},
+    {"user", own_user},
+    {"user-namespaces", no_more_user_namespaces},
+};
+
+static const struct step guest_steps[] = {
+    {"capabilities", no_capabilities},
+    {"no_new_privs", no_new_privileges},
+    {"landlock", only_these_files},
+    {"seccomp", only_these_calls},
+    {"descriptors", only_its_streams},
+};
 
 /* --- the lean cell: what replaces the namespaces --- */
 
@@ -508,14 +584,14 @@ static int no_bounding_set(struct cell *cell) {
  * guest and read its report. Its real id is another one, and that decides who may signal init.
  *
  * By raw system calls: the C library's functions would change the users of the zygote's threads, too. */
-static int own_number(struct cell *cell) {
+static int take_own_user(struct cell *cell) {
     long user = cell->order->user;
     if (!user) return 0;
     if (syscall(SYS_setgroups, 0, NULL) < 0 || syscall(SYS_setresgid, user, user, user) < 0) return -1;
     return (int)syscall(SYS_setresuid, user + 1, user, user + 1);
 }
 
-static int become_that_number(struct cell *cell) {
+static int become_own_user(struct cell *cell) {
     long user = cell->order->user;
     return user ? (int)syscall(SYS_setresuid, user, user, user) : 0;
 }
@@ -535,9 +611,8 @@ static int adopt_orphans(struct cell *cell) {
  *
  * Tests can't leave this out: without it, kill(-1) would kill every process of the user who started Redoma. */
 static int own_domain(struct cell *cell) {
-    uint64_t attributes[3] = {0, 0, 3};
     if (cell->zygote->landlock >= LANDLOCK_SCOPES) {
-        int ruleset = (int)syscall(NR_LANDLOCK_CREATE_RULESET, attributes, sizeof attributes, 0);
+        int ruleset = make_ruleset(LANDLOCK_SCOPES, 0, 0);
         if (ruleset < 0 || syscall(NR_LANDLOCK_RESTRICT_SELF, ruleset, 0) < 0) return -1;
         close(ruleset);
     }
@@ -559,557 +634,64 @@ static int die_with_init(struct cell *cell) {
 static int only_these_places(struct cell *cell) {
     const struct zygote *zygote = cell->zygote;
     int version = zygote->landlock;
-    uint64_t handled = all_rights(version), look = RIGHT_EXECUTE | RIGHT_READ_FILE | RIGHT_READ_DIR;
-    uint64_t device = (RIGHT_READ_FILE | RIGHT_WRITE_FILE | RIGHT_IOCTL_DEV) & handled;
-    uint64_t everything = handled & ~(uint64_t)(RIGHT_MAKE_CHAR | RIGHT_MAKE_BLOCK | RIGHT_IOCTL_DEV);
-    uint64_t attributes[3] = {handled, 3, 3};
-    size_t size = sizeof *attributes * (version >= LANDLOCK_SCOPES ? 3 : version >= 4 ? 2 : 1);
-    char path[sizeof cell->order->place + 16];
     struct stat about;
-    int ruleset = (int)syscall(NR_LANDLOCK_CREATE_RULESET, attributes, size, 0);
+    int ruleset = make_ruleset(version, all_rights(version), NET_BIND_TCP | NET_CONNECT_TCP);
     if (ruleset < 0) return -1;
     for (int which = 0; zygote->readable[which]; which++) {
         if (stat(zygote->readable[which], &about) < 0) continue; /* not on this system */
-        uint64_t rights = S_ISDIR(about.st_mode) ? look : look & ~(uint64_t)RIGHT_READ_DIR;
+        uint64_t rights = S_ISDIR(about.st_mode) ? RIGHTS_TO_READ : RIGHTS_TO_READ & ~(uint64_t)RIGHT_READ_DIR;
         if (allow_beneath(ruleset, zygote->readable[which], rights) < 0) return -1;
     }
-    for (int which = 0; zygote->devices[which]; which++)
-        if (allow_beneath(ruleset, zygote->devices[which], device) < 0) return -1;
-    for (int which = 0; zygote->writable[which]; which++) {
-        snprintf(path, sizeof path, "%s%s", cell->order->place, zygote->writable[which]);
-        if (allow_beneath(ruleset, path, everything) < 0) return -1;
-    }
-    if (syscall(NR_LANDLOCK_RESTRICT_SELF, ruleset, 0) < 0) return -1;
-    return close(ruleset);
+    return restrict_to(ruleset, cell);
 }
 
 static const struct step lean_init_steps[] = {
-    {"bounding-set", no_bounding_set}, {"user", own_number},      {"lifeline", be_told_of_the_zygotes_end},
+    {"bounding-set", no_bounding_set}, {"user", take_own_user},      {"lifeline", be_told_of_the_zygotes_end},
     {"orphans", adopt_orphans},        {"no_new_privs", no_new_privileges}, {"domain", own_domain},
     {"place", enter_its_place},        {"old-proc", keep_the_old_proc},
 };
 
-static const struct step lean_init_last_steps[] = {{"capabilities", no_capabilities_left}};
+static const struct step lean_init_last_steps[] = {{"capabilities", empty_other_sets}};
 
 static const struct step lean_guest_steps[] = {
-    {"user", become_that_number},
+    {"user", become_own_user},
     {"session", own_session},
     {"end", die_with_init},
-    {"capabilities", no_capabilities_left},
+    {"capabilities", empty_other_sets},
     {"landlock", only_these_places},
     {"seccomp", only_these_calls},
     {"descriptors", only_its_streams},
 };
 
-/* --- the lists of steps --- */
+/* --- what the init of a lean cell leaves if it is killed: the zygote adopts and ends it --- */
 
-static const struct step init_steps[] = {
-    {"lifeline", die_with_the_zygote}, {"mount", own_mounts},        {"group", join_groups},
-    {"old-proc", keep_the_old_proc},   {"private", own_files},       {"terminals", own_terminals},
-    {"proc", own_processes},           {"names", own_name},          {"loopback", own_loopback},
-    {"listener", own_listener},
-};
+#define MAX_INITS 20000 /* more than there may be cells */
+static int inits[MAX_INITS], init_count;
 
-static const struct step init_last_steps[] = {{"capabilities", no_capabilities}, {"no_new_privs", no_new_privileges}};
-
-static const struct step guest_steps[] = {
-    {"session", own_session},
-    {"user", own_user},
-    {"user-namespaces", no_more_user_namespaces},
-    {"capabilities", no_capabilities},
-    {"no_new_privs", no_new_privileges},
-    {"landlock", only_these_files},
-    {"seccomp", only_these_calls},
-    {"descriptors", only_its_streams},
-};
-
-/* The names that `without` may contain. The index of one is its bit. Namespaces come first. */
-static const char *const names[] = {
-    "net",  "ipc",          "uts",      "cgroup",       "lifeline", "private",        "terminals", "proc",    "names",
-    "loopback", "capabilities", "no_new_privs", "memory-of-init", "session", "user", "user-namespaces", "landlock", "seccomp",
-    "descriptors", "locks",
-};
-
-/* Returns the name of a step by its bit; NULL past the last. */
-const char *cell_step_name(unsigned which) { return which < sizeof names / sizeof *names ? names[which] : NULL; }
-
-static int left_out(const struct cell *cell, const char *name) {
-    for (unsigned which = 0; which < sizeof names / sizeof *names; which++)
-        if (strcmp(names[which], name) == 0) return (cell->order->without >> which) & 1;
-    return 0;
+static void remember(int pid) {
+    if (init_count < MAX_INITS) inits[init_count++] = pid;
 }
 
-static void take(struct cell *cell, int tell, const struct step *steps, size_t count) {
-    for (size_t which = 0; which < count; which++) {
-        if (left_out(cell, steps[which].name)) continue;
-        if (steps[which].take(cell) < 0) {
-            say_broken(tell, steps[which].name, errno);
-            _exit(1);
-        }
-    }
-}
-
-#define TAKE(cell, tell, steps) take(cell, tell, steps, sizeof(steps) / sizeof *(steps))
-
-/* --- the guest: probing which layers are in force --- */
-
-struct probe {
-    struct cell *cell;
-    char *place, *end; /* where the next line goes */
-    char status[4096]; /* /proc/self/status */
-};
-
-static void write_line(struct probe *probe, const char *format, ...) __attribute__((format(printf, 2, 3)));
-
-static void write_line(struct probe *probe, const char *format, ...) {
-    va_list values;
-    va_start(values, format);
-    int length = vsnprintf(probe->place, (size_t)(probe->end - probe->place), format, values);
-    va_end(values);
-    if (length > 0 && length < probe->end - probe->place) probe->place += length;
-}
-
-static void begin(struct probe *probe, struct cell *cell, char *found, size_t size) {
-    probe->cell = cell;
-    probe->place = found;
-    probe->end = found + size;
-    int status = open_proc(cell, "self/status", O_RDONLY);
-    if (read_text(status, probe->status, sizeof probe->status) < 0) probe->status[0] = 0;
-}
-
-/* The report has a line for each layer: its name if it is in force; its name, a space and the reason if not. */
-static void in_force(struct probe *probe, const char *layer) { write_line(probe, "%s\n", layer); }
-
-static void missing(struct probe *probe, const char *layer, const char *why) {
-    write_line(probe, "%s %s\n", layer, why);
-}
-
-static void tell_of(struct probe *probe, const char *layer, const char *objection) {
-    if (objection) {
-        missing(probe, layer, objection);
-    } else {
-        in_force(probe, layer);
-    }
-}
-
-static char outside[8][64]; /* the zygote's own namespaces */
-
-static ssize_t read_space(int proc, const char *kind, char *target, size_t size) {
+/* Kill our children that are not inits. Their own children then become ours, and SIGCHLD reports them. */
+static void end_strays(void) {
     char path[64];
-    snprintf(path, sizeof path, "%sself/ns/%s", proc < 0 ? "/proc/" : "", kind);
-    ssize_t length = readlinkat(proc, path, target, size - 1);
-    target[length < 0 ? 0 : length] = 0;
-    return length;
-}
-
-static void probe_namespaces(struct probe *probe) {
-    const char *const *spaces = probe->cell->zygote->spaces;
-    for (int which = 0; spaces[2 * which]; which++) {
-        char own[64], why[96];
-        const char *objection = NULL;
-        int proc = probe->cell->empty_proc ? probe->cell->proc : AT_FDCWD;
-        if (read_space(proc, spaces[2 * which + 1], own, sizeof own) < 0 || strcmp(own, outside[which]) == 0) {
-            snprintf(why, sizeof why, "the %s namespace is the host's", spaces[2 * which]);
-            objection = why;
-        } else if (strcmp(spaces[2 * which], "net") == 0 && !probe->cell->only_loopback) {
-            objection = "there are network interfaces beside the cell's own loopback";
-        }
-        tell_of(probe, spaces[2 * which], objection);
-    }
-}
-
-static const char ONLY_THE_FILTER[] = "the filter of system calls alone keeps it from making any: /proc/sys is read-only here";
-
-static int nothing(void *with) {
-    (void)with;
-    return 0;
-}
-
-/* Returns whether the filter refuses every way to make a user namespace. (One that is made here ends with the cell.) */
-static int filter_refuses_namespaces(void) {
-    static char stack[4096] __attribute__((aligned(16)));
-    if (unshare(CLONE_NEWUSER) == 0 || errno != EPERM) return 0;
-    if (clone(nothing, stack + sizeof stack, CLONE_VM | CLONE_VFORK | CLONE_NEWUSER | SIGCHLD, NULL) >= 0 || errno != EPERM)
-        return 0;
-    if (syscall(NR_CLONE3, NULL, 0) >= 0 || errno != ENOSYS) return 0; /* without the filter, EINVAL */
-    return setns(ORDER, CLONE_NEWUSER) < 0 && errno == EPERM;         /* without the filter, EINVAL: it is a socket */
-}
-
-/* Reads the limit in the zygote's /proc: the guest's own doesn't show it. */
-static const char *probe_user_namespaces(struct probe *probe) {
-    char text[32] = "";
-    int writable = faccessat(probe->cell->proc, USER_NAMESPACES, W_OK, AT_EACCESS) == 0 || errno != EROFS;
-    if (!writable) return ONLY_THE_FILTER;
-    int file = openat(probe->cell->proc, USER_NAMESPACES, O_RDONLY | O_CLOEXEC);
-    ssize_t size = file < 0 ? -1 : read(file, text, sizeof text - 1);
-    if (file >= 0) close(file);
-    if (size <= 0) return "it is not known how many more can be made";
-    return strcmp(text, "0\n") == 0 ? NULL : "more user namespaces can be made";
-}
-
-/* Returns whether a line of /proc/self/status has this value. */
-static int status_is(const struct probe *probe, const char *name, const char *value) {
-    const char *line = strstr(probe->status, name);
-    size_t size = strlen(name), wanted = strlen(value);
-    return line && line > probe->status && line[-1] == '\n' && strncmp(line + size, value, wanted) == 0 &&
-           line[size + wanted] == '\n';
-}
-
-static const char *probe_capabilities(struct probe *probe) {
-    static const char *const sets[] = {"CapInh:\t", "CapPrm:\t", "CapEff:\t", "CapBnd:\t", "CapAmb:\t"};
-    for (size_t which = 0; which < sizeof sets / sizeof *sets; which++)
-        if (!status_is(probe, sets[which], "0000000000000000")) return "a set of capabilities is not empty";
-    return NULL;
-}
-
-/* Tests Landlock by its effect. Only Landlock prevents opening /dev/zero for writing: mounts and mode allow it. Only
- * Landlock prevents signals to init, which has the guest's user id. */
-static const char *probe_landlock(struct probe *probe) {
-    int version = probe->cell->zygote->landlock;
-    if (!version) return "this kernel has no Landlock, or it is switched off";
-    int file = open("/dev/zero", O_RDONLY | O_CLOEXEC);
-    if (file < 0) return "/dev/zero can't be read";
-    close(file);
-    file = open("/dev/zero", O_WRONLY | O_CLOEXEC);
-    if (file >= 0) close(file);
-    if (file >= 0 || errno != EACCES) return "files can be written to that should not be";
-    if (version >= LANDLOCK_SCOPES && !(kill(getppid(), 0) < 0 && errno == EPERM)) return "signals reach processes outside";
-    return NULL;
-}
-
-static int is_read_only(const char *path) {
-    struct statfs about;
-    return statfs(path, &about) == 0 && (about.f_flags & ST_RDONLY);
-}
-
-static int is_overlay(const char *path) {
-    struct statfs about;
-    return statfs(path, &about) == 0 && (unsigned long)about.f_type == OVERLAYFS_MAGIC;
-}
-
-/* Returns whether a directory has an entry other than `known`, a name of `size` bytes: directories above the project
- * must contain nothing else. */
-static int has_others(const char *path, const char *known, size_t size) {
-    DIR *directory = opendir(path);
-    int others = !directory;
-    for (struct dirent *entry; directory && (entry = readdir(directory));) {
-        const char *name = entry->d_name;
-        if (strcmp(name, ".") == 0 || strcmp(name, "..") == 0) continue;
-        /* Our own link, configuration.HOME, to the cell's workspace. */
-        char target[32];
-        ssize_t length = readlinkat(dirfd(directory), name, target, sizeof target);
-        if (strcmp(name, "user") == 0 && length == 10 && memcmp(target, "/workspace", 10) == 0) continue;
-        if (strlen(name) != size || memcmp(name, known, size) != 0) others = 1;
-    }
-    if (directory) closedir(directory);
-    return others;
-}
-
-static const char *probe_root(struct probe *probe) {
-    static const char *const places[] = {"/home", "/mnt"};
-    static char why[64];
-    char here[64];
-    const char *project = probe->cell->order->project;
-    for (const char *const *place = probe->cell->zygote->read_only; *place; place++) {
-        if (is_read_only(*place)) continue;
-        snprintf(why, sizeof why, "%s is writable", *place);
-        return why;
-    }
-    if (access("/sys", F_OK) == 0) return "the host's directories are there";
-    for (size_t which = 0; which < sizeof places / sizeof *places; which++) {
-        size_t size = strlen(places[which]);
-        const char *known = strncmp(project, places[which], size) == 0 && project[size] == '/' ? project + size + 1 : "";
-        if (has_others(places[which], known, strcspn(known, "/"))) return "the host's directories are there";
-    }
-    if (!getcwd(here, sizeof here) || strcmp(here, "/workspace") != 0) return "the working directory is another";
-    return NULL;
-}
-
-static const char *probe_project(struct probe *probe) {
-    const struct cell_order *order = probe->cell->order;
-    if (!is_overlay(order->project)) return "it is not an overlay: its sockets, pipes and locks are the host's";
-    if (order->workspace == READ_ONLY && !is_read_only(order->project)) return "it is writable";
-    return NULL;
-}
-
-static const char *probe_private(struct probe *probe) {
-    uint64_t most = probe->cell->order->disk > 16 << 20 ? probe->cell->order->disk : 16 << 20;
-    for (const char *const *place = probe->cell->zygote->writable; *place; place++) {
-        struct statfs about;
-        if (statfs(*place, &about) < 0 || !about.f_blocks ||
-            (uint64_t)about.f_blocks * (uint64_t)about.f_bsize > most + 4096)
-            return "a place to write to has no limit";
-        if (!about.f_files || !(about.f_flags & ST_NOSUID))
-            return "a place to write to takes any number of files, or setuid programs";
-    }
-    return NULL;
-}
-
-static const char *probe_descriptors(struct probe *probe) {
-    int extra = 0, looking = probe->cell->empty_proc ? probe->cell->proc : ORDER;
-    int listed = open_proc(probe->cell, "self/fd", O_RDONLY | O_DIRECTORY);
-    DIR *directory = listed < 0 ? NULL : fdopendir(listed);
-    if (!directory) return "the open ones can't be listed";
-    for (struct dirent *entry; (entry = readdir(directory));) {
-        if (entry->d_name[0] == '.') continue;
-        int number = atoi(entry->d_name);
-        if (number > ORDER && number != looking && number != dirfd(directory)) extra = 1;
-    }
-    closedir(directory);
-    return extra ? "some are open beside its streams" : NULL;
-}
-
-/* Checks the environment with which the zygote was executed: it stays readable, whatever is done to os.environ. */
-static const char *probe_environment(struct probe *probe) {
-    char text[4096];
-    ssize_t size = read_text(open_proc(probe->cell, "self/environ", O_RDONLY), text, sizeof text);
-    if (size < 0) return "it can't be read";
-    for (const char *entry = text; entry < text + size; entry += strlen(entry) + 1) {
-        size_t length = strcspn(entry, "=");
+    static int alive[MAX_INITS];
+    int count = 0, pid;
+    snprintf(path, sizeof path, "/proc/self/task/%d/children", getpid());
+    FILE *children = fopen(path, "re");
+    if (!children) return;
+    while (fscanf(children, "%d", &pid) == 1) {
         int known = 0;
-        for (const char *const *name = probe->cell->zygote->variables; *name; name++)
-            if (strlen(*name) == length && memcmp(*name, entry, length) == 0) known = 1;
-        if (!known) return "variables of the host are there";
-    }
-    return NULL;
-}
-
-static const char *probe_proc(struct probe *probe) {
-    const char *objection = NULL;
-    (void)probe;
-    DIR *directory = opendir("/proc");
-    if (!directory) return "it can't be listed";
-    for (struct dirent *entry; (entry = readdir(directory));) {
-        const char *name = entry->d_name;
-        if (name[0] >= '0' && name[0] <= '9') {
-            if (atoi(name) != PID_INIT && atoi(name) != getpid()) objection = "/proc shows other processes";
-        } else if (name[0] != '.' && strcmp(name, "self") != 0 && strcmp(name, "thread-self") != 0) {
-            objection = "/proc shows more than processes";
+        for (int which = 0; which < init_count; which++) known |= inits[which] == pid;
+        if (!known) {
+            kill(pid, SIGKILL);
+        } else if (count < MAX_INITS) {
+            alive[count++] = pid;
         }
     }
-    closedir(directory);
-    return objection;
-}
-
-static struct {
-    dev_t root, parts[64];
-} outside_files; /* the zygote's own */
-
-static dev_t device_of(const char *path) {
-    struct stat about;
-    return stat(path, &about) < 0 ? 0 : about.st_dev;
-}
-
-static void remember_files(const struct part *parts) {
-    outside_files.root = device_of("/");
-    for (size_t which = 0; parts[which].source && which < sizeof outside_files.parts / sizeof(dev_t); which++)
-        outside_files.parts[which] = device_of(parts[which].target);
-}
-
-/* Each overlay has its own device number. A device that the zygote has, too, is shared with other cells. */
-static const char *probe_locks(struct probe *probe) {
-    static char why[160];
-    const struct part *parts = probe->cell->zygote->parts;
-    const char *common = is_overlay("/") && device_of("/") != outside_files.root ? NULL : "/";
-    for (size_t which = 0; !common && parts[which].source; which++) {
-        if (!parts[which].source[0]) continue; /* a device, or covered by a mount of the cell */
-        const char *path = parts[which].target;
-        if (which >= sizeof outside_files.parts / sizeof(dev_t) || !is_overlay(path) || !device_of(path) ||
-            device_of(path) == outside_files.parts[which])
-            common = path;
-    }
-    if (!common) return NULL;
-    snprintf(why, sizeof why, "other cells see locks on %.80s, and who opens it", common);
-    return why;
-}
-
-static const char *probe_init(struct probe *probe) {
-    char path[32];
-    snprintf(path, sizeof path, "%d/fd", probe->cell->empty_proc ? probe->cell->init_seen : PID_INIT);
-    int directory = open_proc(probe->cell, path, O_RDONLY | O_DIRECTORY), number = errno;
-    if (directory >= 0) {
-        DIR *listed = fdopendir(directory);
-        errno = 0;
-        int seen = listed && readdir(listed);
-        number = errno;
-        if (listed) closedir(listed);
-        if (seen) return "the guest can look into its init";
-    }
-    return number == EACCES || number == EPERM ? NULL : "it is not known whether the guest can look into its init";
-}
-
-/* Decode a path of mountinfo, in which spaces and the like are a backslash and three octal digits. */
-static void unescape(char *text) {
-    char *to = text;
-    for (; *text; text++, to++) {
-        *to = *text;
-        if (text[0] == '\\' && text[1] >= '0' && text[1] <= '3' && text[2] >= '0' && text[2] <= '7' && text[3] >= '0' &&
-            text[3] <= '7') {
-            *to = (char)((text[1] - '0') << 6 | (text[2] - '0') << 3 | (text[3] - '0'));
-            text += 3;
-        }
-    }
-    *to = 0;
-}
-
-/* Returns the path of a mount below /opt that reveals a path of the host, or NULL: one that is neither an overlay nor a
- * tmpfs. (A project is shown at its own path anyway.) Modifies `mountinfo`. */
-const char *cell_place_shown(char *mountinfo, const char *project) {
-    size_t own = strlen(project);
-    for (char *rest = NULL, *line = strtok_r(mountinfo, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest)) {
-        char *kind = strstr(line, " - "), *fields = NULL, *path = strtok_r(line, " ", &fields);
-        for (int field = 1; path && field < 5; field++) path = strtok_r(NULL, " ", &fields);
-        if (!path || !kind || path > kind) continue;
-        kind[3 + strcspn(kind + 3, " ")] = 0;
-        unescape(path);
-        if (strncmp(path, "/opt/", 5) != 0 || strcmp(kind + 3, "overlay") == 0 || strcmp(kind + 3, "tmpfs") == 0) continue;
-        if (own && strncmp(path, project, own) == 0 && (path[own] == 0 || path[own] == '/')) continue;
-        return path;
-    }
-    return NULL;
-}
-
-static const char *probe_names(struct probe *probe) {
-    static char text[1 << 17], why[160];
-    struct utsname about;
-    if (read_text(open_proc(probe->cell, "self/mountinfo", O_RDONLY), text, sizeof text) < 0) return "the mounts can't be read";
-    const char *shown = cell_place_shown(text, probe->cell->order->project);
-    if (shown) {
-        snprintf(why, sizeof why, "where %.80s lies on the host shows in /proc/self/mountinfo", shown);
-        return why;
-    }
-    uname(&about);
-    unsigned guest = (unsigned)strtoul(probe->cell->zygote->map, NULL, 10);
-    if (strcmp(about.nodename, probe->cell->zygote->host_name) != 0 || getuid() != guest || getgid() != guest)
-        return "the name of the host or of its user shows";
-    return NULL;
-}
-
-/* Probe every layer, by its effect or by what the kernel reports; never by what the steps intended. */
-static void look(struct cell *cell, char *found, size_t size, const char *user_namespaces) {
-    static struct probe probe;
-    begin(&probe, cell, found, size);
-    probe_namespaces(&probe);
-    tell_of(&probe, "user-namespaces", user_namespaces);
-    tell_of(&probe, "capabilities", probe_capabilities(&probe));
-    tell_of(&probe, "no_new_privs", status_is(&probe, "NoNewPrivs:\t", "1") ? NULL : "NoNewPrivs is not 1");
-    tell_of(&probe, "seccomp", status_is(&probe, "Seccomp:\t", "2") ? NULL : "Seccomp is not 2");
-    tell_of(&probe, "landlock", probe_landlock(&probe));
-    tell_of(&probe, "filesystem", probe_root(&probe));
-    tell_of(&probe, "private", probe_private(&probe));
-    tell_of(&probe, "descriptors", probe_descriptors(&probe));
-    tell_of(&probe, "environment", probe_environment(&probe));
-    tell_of(&probe, "proc", probe_proc(&probe));
-    tell_of(&probe, "init", probe_init(&probe));
-    tell_of(&probe, "names", probe_names(&probe));
-    tell_of(&probe, "locks", probe_locks(&probe));
-    if (cell->order->project[0]) tell_of(&probe, "workspace", probe_project(&probe));
-    write_line(&probe, "=landlock %d\n=overlay %d\n=proc %d\n", cell->zygote->landlock, cell->zygote->shared < 2,
-               !cell->empty_proc);
-    if (probe.end - probe.place < 128) _exit(1); /* the report may be cut off: then there is none */
-    if (user_namespaces == ONLY_THE_FILTER && !filter_refuses_namespaces()) {
-        say_broken(ORDER, "user-namespaces", EROFS);
-        _exit(1);
-    }
-    if (cell->empty_proc && close(cell->proc) < 0) _exit(1);
-}
-
-/* --- probing a lean cell --- */
-
-static const char *probe_user(struct probe *probe) {
-    unsigned real, effective, saved, user = probe->cell->order->user;
-    if (!user) return "its user is Redoma's own: there was no right to change it";
-    if (getresuid(&real, &effective, &saved) < 0 || real != user || effective != user || saved != user || getgid() != user)
-        return "it is not the user that it was to be";
-    return NULL;
-}
-
-static const char *probe_capabilities_left(struct probe *probe) {
-    static const char *const sets[] = {"CapInh:\t", "CapPrm:\t", "CapEff:\t", "CapAmb:\t"};
-    for (size_t which = 0; which < sizeof sets / sizeof *sets; which++)
-        if (!status_is(probe, sets[which], "0000000000000000")) return "a set of capabilities is not empty";
-    return status_is(probe, "NoNewPrivs:\t", "1") ? NULL : "a program could gain some";
-}
-
-/* Returns whether Landlock refuses to open this. */
-static int is_closed(const char *path, int flags) {
-    int file = open(path, flags | O_CLOEXEC, 0600);
-    if (file >= 0) close(file);
-    return file < 0 && (errno == EACCES || errno == ENOENT);
-}
-
-static const char *probe_files(struct probe *probe) {
-    static const char *const listed[] = {"/", "/proc", "/proc/1", "/sys", "/root", "/home", "/var", "/run", "/tmp", "/dev/shm"};
-    static const char *const written[] = {"/", "/tmp", "/var/tmp", "/dev/shm", "/usr"};
-    for (size_t which = 0; which < sizeof listed / sizeof *listed; which++)
-        if (!is_closed(listed[which], O_RDONLY | O_DIRECTORY)) return "directories of the host can be listed";
-    if (!is_closed(probe->cell->order->place, O_RDONLY | O_DIRECTORY)) return "the directory of the cell can be listed";
-    for (size_t which = 0; which < sizeof written / sizeof *written; which++)
-        if (!is_closed(written[which], O_TMPFILE | O_WRONLY) && errno != EROFS && errno != EOPNOTSUPP)
-            return "files can be made elsewhere than in its own directories";
-    return access("/usr/bin", R_OK | X_OK) == 0 ? NULL : "the system's programs can't be read";
-}
-
-static const char *probe_network(struct probe *probe) {
-    static const int families[] = {AF_UNIX, AF_INET, AF_INET6, AF_NETLINK, AF_PACKET, AF_VSOCK};
-    (void)probe;
-    for (size_t which = 0; which < sizeof families / sizeof *families; which++) {
-        int made = socket(families[which], SOCK_DGRAM | SOCK_CLOEXEC, 0);
-        if (made >= 0) close(made);
-        if (made >= 0 || errno != EPERM) return "sockets can be made";
-    }
-    return NULL;
-}
-
-static const char *probe_ipc(struct probe *probe) {
-    (void)probe;
-    int made = (int)syscall(SYS_shmget, 0, 4096, 0600);
-    if (made >= 0) syscall(SYS_shmctl, made, 0, NULL); /* remove it, or it would stay on the host */
-    return made < 0 && errno == ENOSYS ? NULL : "shared memory of the host's can be had";
-}
-
-static const char *probe_signals(struct probe *probe) {
-    (void)probe;
-    return kill(getppid(), 0) < 0 && errno == EPERM ? NULL : "signals reach processes outside";
-}
-
-static const char *probe_own_init(struct probe *probe) {
-    char path[32];
-    (void)probe;
-    snprintf(path, sizeof path, "/proc/%d/fd", getppid());
-    return is_closed(path, O_RDONLY | O_DIRECTORY) ? NULL : "the guest can look into its init";
-}
-
-static const char *probe_places(struct probe *probe) {
-    char path[sizeof probe->cell->order->place + 16];
-    for (const char *const *name = probe->cell->zygote->writable; *name; name++) {
-        struct stat about;
-        snprintf(path, sizeof path, "%s%s", probe->cell->order->place, *name);
-        if (stat(path, &about) < 0 || !S_ISDIR(about.st_mode) || about.st_uid != getuid() || (about.st_mode & 077))
-            return "a place to write to is not the cell's alone";
-    }
-    return NULL;
-}
-
-static void look_lean(struct cell *cell, char *found, size_t size) {
-    static struct probe probe;
-    begin(&probe, cell, found, size);
-    tell_of(&probe, "user", probe_user(&probe));
-    tell_of(&probe, "user-namespaces", filter_refuses_namespaces() ? NULL : "the filter doesn't refuse to make them");
-    tell_of(&probe, "capabilities", probe_capabilities_left(&probe));
-    tell_of(&probe, "no_new_privs", status_is(&probe, "NoNewPrivs:\t", "1") ? NULL : "NoNewPrivs is not 1");
-    tell_of(&probe, "seccomp", status_is(&probe, "Seccomp:\t", "2") ? NULL : "Seccomp is not 2");
-    tell_of(&probe, "landlock", probe_landlock(&probe));
-    tell_of(&probe, "files", probe_files(&probe));
-    tell_of(&probe, "network", probe_network(&probe));
-    tell_of(&probe, "ipc", probe_ipc(&probe));
-    tell_of(&probe, "signals", probe_signals(&probe));
-    tell_of(&probe, "private", probe_places(&probe));
-    tell_of(&probe, "descriptors", probe_descriptors(&probe));
-    tell_of(&probe, "environment", probe_environment(&probe));
-    tell_of(&probe, "init", probe_own_init(&probe));
-    write_line(&probe, "=landlock %d\n", cell->zygote->landlock);
-    if (probe.end - probe.place < 128) _exit(1); /* the report may be cut off: then there is none */
+    fclose(children);
+    memcpy(inits, alive, sizeof *inits * (size_t)count);
+    init_count = count;
 }
 
 /* --- making one --- */
@@ -1141,6 +723,12 @@ static int seen_parent(const struct cell *cell) {
     return behind_the_name && sscanf(behind_the_name, ") %*c %d", &parent) == 1 ? parent : 0;
 }
 
+/* Wait until init is out of the guest's sight: then the other end of this pipe is closed. */
+static void wait_until_hidden(const struct cell *cell) {
+    char nothing;
+    while (read(cell->hidden[0], &nothing, 1) < 0 && errno == EINTR) continue;
+}
+
 static void __attribute__((noreturn)) become_guest(struct cell *cell) {
     struct zygote *zygote = (struct zygote *)cell->zygote; /* our own copy, since the fork */
     const char *user_namespaces;
@@ -1149,23 +737,20 @@ static void __attribute__((noreturn)) become_guest(struct cell *cell) {
         _exit(1);
     }
     if (zygote->lean) {
-        char nothing_more;
-        while (read(cell->hidden[0], &nothing_more, 1) < 0 && errno == EINTR) continue;
+        wait_until_hidden(cell);
         TAKE(cell, ORDER, lean_guest_steps);
-        look_lean(cell, zygote->found, sizeof zygote->found);
+        probe_all_lean(cell, zygote->found, sizeof zygote->found);
         no_holder = 1;
         longjmp(*cell->guest, 1);
     }
     static struct probe early;
     early.cell = cell;
-    size_t before = 3; /* session, user, user-namespaces: afterwards the old /proc is read for the last time */
     if (cell->empty_proc) cell->init_seen = seen_parent(cell);
-    take(cell, ORDER, guest_steps, before);
+    TAKE(cell, ORDER, guest_first_steps);
     user_namespaces = probe_user_namespaces(&early);
-    char nothing;
-    while (read(cell->hidden[0], &nothing, 1) < 0 && errno == EINTR) continue;
-    take(cell, ORDER, guest_steps + before, sizeof guest_steps / sizeof *guest_steps - before);
-    look(cell, zygote->found, sizeof zygote->found, user_namespaces);
+    wait_until_hidden(cell);
+    TAKE(cell, ORDER, guest_steps);
+    probe_all(cell, zygote->found, sizeof zygote->found, user_namespaces);
     no_holder = cell->empty_proc;
     longjmp(*cell->guest, 1);
 }
@@ -1239,39 +824,6 @@ int cell_own_views(const struct zygote *zygote) {
     return own_view(zygote->parts, maker_stack + sizeof maker_stack) ? 0 : errno;
 }
 
-/* --- what the init of a lean cell leaves if it is killed: the zygote adopts and ends it --- */
-
-#define MAX_INITS 20000 /* more than there may be cells */
-static int inits[MAX_INITS], init_count;
-
-static void remember(int pid) {
-    if (init_count < MAX_INITS) inits[init_count++] = pid;
-}
-
-/* Kill our children that are not inits. Their own children then become ours, and SIGCHLD reports them. */
-static void end_strays(void) {
-    char path[64];
-    static int alive[MAX_INITS];
-    int count = 0, pid;
-    snprintf(path, sizeof path, "/proc/self/task/%d/children", getpid());
-    FILE *children = fopen(path, "re");
-    if (!children) return;
-    while (fscanf(children, "%d", &pid) == 1) {
-        int known = 0;
-        for (int which = 0; which < init_count; which++) known |= inits[which] == pid;
-        if (!known) {
-            kill(pid, SIGKILL);
-        } else if (count < MAX_INITS) {
-            alive[count++] = pid;
-        }
-    }
-    fclose(children);
-    memcpy(inits, alive, sizeof *inits * (size_t)count);
-    init_count = count;
-}
-
-static void wake_up(int number) { (void)number; }
-
 /* Make a cell. Returns in the zygote; the guest continues at `cell->guest`. */
 static void make(struct cell *cell) {
     int init = -1;
@@ -1330,12 +882,13 @@ static int is_whole(const struct cell_order *order, ssize_t size, int count) {
            (order->workspace == SCRATCH) == !order->project[0];
 }
 
+static void wake_up(int number) { (void)number; }
+
 /* Make cells until Redoma is gone, then return 0. Returns 1 in each guest, which Python then arms. */
 int cell_serve(struct zygote *zygote) {
     static jmp_buf guest;
     static struct cell cell;
-    for (int which = 0; zygote->spaces[2 * which]; which++)
-        read_space(AT_FDCWD, zygote->spaces[2 * which + 1], outside[which], sizeof outside[which]);
+    remember_namespaces(zygote);
     struct sigaction no_waiting = {.sa_handler = zygote->lean ? wake_up : SIG_IGN, .sa_flags = SA_NOCLDWAIT};
     sigaction(SIGCHLD, &no_waiting, NULL); /* the kernel reaps the inits */
     if (zygote->lean) {                    /* SIGCHLD is delivered only while it waits, so none is missed */
@@ -1367,15 +920,18 @@ int cell_serve(struct zygote *zygote) {
 /* --- the holder --- */
 
 static char holder_stack[4096] __attribute__((aligned(16)));
-static volatile int holder_waits;
+static volatile int holder_waits, guest_stays = 1;
 
 static int hold(void *nothing) {
     struct sigaction plain = {.sa_handler = SIG_DFL};
+    struct timespec moment = {.tv_nsec = 300000};
     (void)nothing;
     sigaction(SIGINT, &plain, NULL); /* Python's handler must not run here if the whole group is interrupted */
     syscall(NR_CLOSE_RANGE, 0, ~0u, 0);
     holder_waits = 1;
-    for (;;) pause();
+    syscall(SYS_futex, &holder_waits, FUTEX_WAKE, 1, NULL, NULL, 0);
+    while (guest_stays) syscall(SYS_futex, &guest_stays, FUTEX_WAIT, 1, NULL, NULL, 0);
+    nanosleep(&moment, NULL); /* the kernel wakes us just before the guest leaves the memory; the last one frees it */
     return 0;
 }
 
@@ -1388,6 +944,11 @@ static int hold(void *nothing) {
 int cell_hold(void) {
     if (no_holder) return -1;
     int pid = clone(hold, holder_stack + sizeof holder_stack, CLONE_VM | CLONE_PARENT, NULL);
-    while (pid > 0 && !holder_waits) sched_yield();
+    while (pid > 0 && !holder_waits) syscall(SYS_futex, &holder_waits, FUTEX_WAIT, 0, NULL, NULL, 0);
     return pid;
 }
+
+/* Let the holder end as soon as the guest has executed a program. Then it frees the interpreter's memory, beside the
+ * program: execve would take a millisecond longer if it had to. (The kernel clears this word, and wakes whoever waits
+ * for it, when a process leaves memory that it shares.) */
+void cell_release(void) { syscall(SYS_set_tid_address, &guest_stays); }

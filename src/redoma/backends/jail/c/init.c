@@ -38,6 +38,7 @@
 #define LOOK_OFTEN_MS 10  /* the same, if only we limit its memory */
 #define LATE_MS 500       /* how much later than the guest's our order may come */
 #define VERY_LATE_MS 30000 /* the same, if the guest has exited by itself: then it had its order */
+#define AGAIN_MS 10        /* between two signals to everything, while it ends */
 #define MAX_PROCESSES 32768
 
 /* --- small tools --- */
@@ -84,7 +85,7 @@ struct usage {
     uint64_t cpu_us;
     uint64_t threads;
     uint64_t memory;
-    int too_many; /* more processes than fit into the table */
+    int too_many; /* more processes than fit into the table or the tree */
 };
 
 static uint64_t peak;       /* bytes of memory, if we count them */
@@ -121,14 +122,23 @@ static int each_process(const char *entries, long size, int (*take)(uint32_t, vo
     return 0;
 }
 
-/* Our descendants. */
+/* Our descendants. `max`: the search ends with so many. A cell may fork faster than we can list what it has forked. */
 static struct {
     uint32_t pids[MAX_PROCESSES];
-    uint32_t count;
-} tree;
+    uint32_t count, max;
+    int was_full; /* before duplicates were removed */
+} tree = {.max = MAX_PROCESSES};
 
 static void add_to_tree(uint64_t pid) {
-    if (pid && pid < UINT32_MAX && tree.count < MAX_PROCESSES) tree.pids[tree.count++] = (uint32_t)pid;
+    if (pid && pid < UINT32_MAX && tree.count < tree.max) tree.pids[tree.count++] = (uint32_t)pid;
+}
+
+static int tree_is_full(void) { return tree.count >= tree.max; }
+
+/* Set how many processes are enough to know that the cell has too many. Some that were listed may have ended before
+ * others began, and those are no reason to end a run. */
+static void bound_tree(uint32_t processes) {
+    tree.max = processes && processes < (MAX_PROCESSES - 256) / 2 ? 2 * processes + 256 : MAX_PROCESSES;
 }
 
 /* Add numbers separated by spaces. A piece may end in the middle of one: `partial` carries its beginning over. */
@@ -154,10 +164,10 @@ static int add_children(uint32_t thread, void *with) {
     *end = 0;
     long file = sys_openat(proc_view, path, O_RDONLY | O_CLOEXEC), got;
     if (file < 0) return 0; /* it has ended meanwhile, and its children are ours now */
-    while ((got = sys_read((int)file, piece, sizeof piece)) > 0) add_numbers(piece, (size_t)got, &partial);
+    while (!tree_is_full() && (got = sys_read((int)file, piece, sizeof piece)) > 0) add_numbers(piece, (size_t)got, &partial);
     sys_close((int)file);
     add_to_tree(partial);
-    return 0;
+    return tree_is_full();
 }
 
 /* Sort them and remove duplicates: one whose parent has just ended may have been found twice. */
@@ -180,16 +190,17 @@ static void grow_tree(void) {
     static char entries[4096] __attribute__((aligned(8)));
     tree.count = 0;
     add_children(self_seen, &self_seen); /* we have one thread */
-    for (uint32_t which = 0; which < tree.count; which++) {
+    for (uint32_t which = 0; which < tree.count && !tree_is_full(); which++) {
         char path[32], *end = write_number(path, tree.pids[which]);
         for (const char *name = "/task"; *name;) *end++ = *name++;
         *end = 0;
         long directory = sys_openat(proc_view, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC), size;
         if (directory < 0) continue;
-        while ((size = sys_getdents64((int)directory, entries, sizeof entries)) > 0)
+        while (!tree_is_full() && (size = sys_getdents64((int)directory, entries, sizeof entries)) > 0)
             each_process(entries, size, add_children, &tree.pids[which]);
         sys_close((int)directory);
     }
+    tree.was_full = tree_is_full();
     sort_tree();
 }
 
@@ -276,6 +287,7 @@ static void look_at_all(struct usage *usage) {
     table.now = !table.now;
     table.count = 0;
     all_processes(look_at, &look);
+    if (tree.was_full) usage->too_many = 1;
     skip_ended(&look, UINT32_MAX);
     uint64_t seen = table.gone;
     for (uint32_t which = 0; which < table.count; which++) seen += table.processes[table.now][which].used;
@@ -321,17 +333,26 @@ static struct {
 
 /* Reap children that have ended; every orphan of the cell is our child. A limited number at a time, so that a flood of
  * them can't keep us busy. */
-static void reap(void) {
+enum left { NONE_LEFT, NONE_ENDED, MORE_ENDED };
+static enum left reap(void) {
     for (int count = 0; count < 1000; count++) {
         int status;
         long pid = sys_wait4(-1, &status, WNOHANG);
-        if (pid <= 0) return;
+        if (pid < 0) return NONE_LEFT;
+        if (pid == 0) return NONE_ENDED;
         if (pid == PID_HOLDER) holder_lives = 0;
-        if (pid == guest_pid) {
+        if (pid == guest_pid && !guest.ended) { /* afterwards another process may have its pid */
             guest.ended = 1;
             guest.status = status;
         }
     }
+    return MORE_ENDED;
+}
+
+/* Read a signal. Returns its number; 0 if there is none. */
+static uint32_t read_signal(int signals) {
+    uint32_t told[32] = {0}; /* struct signalfd_siginfo: the number of the signal comes first */
+    return sys_read(signals, told, sizeof told) > 0 ? told[0] : 0;
 }
 
 static int is_not_the_holder(uint32_t pid, void *with) {
@@ -344,19 +365,19 @@ static int is_not_the_holder(uint32_t pid, void *with) {
  * While the holder shares the guest's memory, the guest's status arrives before that memory is freed. If only the
  * holder is left there is nothing to wait for: a process with SIGKILL pending runs no more code of its own and doesn't
  * fork. */
-static void end_all(int wait) {
+static void end_all(int deaths, int wait) {
     sys_kill(-1, SIGKILL);
     if (!wait && guest.ended && !all_processes(is_not_the_holder, NULL)) return;
-    for (;;) {
-        int status;
-        long pid = sys_wait4(-1, &status, 0);
-        if (pid == -EINTR) continue;
-        if (pid < 0) return; /* no child is left */
-        if (pid == guest_pid && !guest.ended) {
-            guest.ended = 1;
-            guest.status = status;
+    struct pollfd one = {deaths, POLLIN, 0};
+    uint64_t killed = now_ms();
+    for (enum left left; (left = reap()) != NONE_LEFT;) {
+        /* The signal visits every process of the machine, so it is not repeated for each that has ended: a cell may
+         * leave tens of thousands. */
+        if (now_ms() - killed >= AGAIN_MS) {
+            sys_kill(-1, SIGKILL);
+            killed = now_ms();
         }
-        sys_kill(-1, SIGKILL);
+        if (left == NONE_ENDED && sys_poll(&one, 1, AGAIN_MS) > 0) read_signal(deaths);
     }
 }
 
@@ -428,11 +449,8 @@ static void send_verdict(enum cause cause) {
 
 /* --- its life --- */
 
-/* Read a signal. Returns whether it reports the zygote's end: in a lean cell, that is SIGTERM. */
-static int zygote_ended(int signals) {
-    uint32_t told[32] = {0}; /* struct signalfd_siginfo: the number of the signal comes first */
-    return sys_read(signals, told, sizeof told) > 0 && told[0] == SIGTERM;
-}
+/* In a lean cell, SIGTERM reports the zygote's end, or Redoma ends the cell by it. */
+static int zygote_ended(int signals) { return read_signal(signals) == SIGTERM; }
 
 static int readable(int descriptor, int milliseconds) {
     struct pollfd one = {descriptor, POLLIN, 0};
@@ -466,6 +484,7 @@ static int watch(int deaths, const struct run_order *order) {
     struct pollfd both[2] = {{CONTROL, POLLIN, 0}, {deaths, POLLIN, 0}};
     int pause = order->watched ? LOOK_OFTEN_MS : LOOK_MS;
     uint64_t due = now_ms() + (uint64_t)pause;
+    bound_tree(order->processes);
     for (;;) {
         reap();
         if (guest.ended) return CAUSE_NONE;
@@ -547,8 +566,8 @@ static int find_in_view(void) {
 }
 
 /* End. With a pid namespace, the kernel then kills everything else; without one, we do. */
-static int leave(void) {
-    if (lean) end_all(1);
+static int leave(int deaths) {
+    if (lean) end_all(deaths, 1);
     return 0;
 }
 
@@ -573,11 +592,11 @@ int run_program(const char *with) {
     if (filtered && allow_only_these_calls() < 0) return 1;
     sys_close(HIDDEN); /* the guest waits for this before it probes */
     struct run_order order;
-    if (!await_order((int)deaths, &order)) return leave();
+    if (!await_order((int)deaths, &order)) return leave((int)deaths);
     note_armed_time();
     int cause = watch((int)deaths, &order);
-    if (cause < 0) return leave();
-    end_all(lean || (int)order.wait || order.files || cause != CAUSE_NONE);
+    if (cause < 0) return leave((int)deaths);
+    end_all((int)deaths, lean || (int)order.wait || order.files || cause != CAUSE_NONE);
     if (order.files) send_workspace();
     send_report(order.max_report);
     send_verdict((enum cause)cause);
