@@ -409,3 +409,14 @@ async def test_mixed_runs_are_each_accounted_for_once(cluster: LocalCluster, exe
 
 
 _: type[Backend] = Cells
+
+
+async def test_files_of_one_run_that_are_more_than_a_node_keeps_arrive(
+    cluster: LocalCluster, executor: AsyncExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("redoma.backends.ray.node._MAX_BLOBS", 100_000)
+    cluster.add("one", {"jail": Cells()})
+    files = {"a": b"a" * 70_000, "b": b"b" * 70_000}
+    async with asyncio.timeout(20):
+        for _ in range(2):
+            assert (await run(executor, "1", files=files)).status is Status.OK

@@ -1,13 +1,14 @@
-"""A cluster as a backend: sends requests to its nodes, and decides what becomes of a run whose node is lost."""
+"""A cluster as a backend: sends requests to its nodes, and decides what happens to a run whose node is lost."""
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
 import os
+import secrets
 import threading
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from functools import reduce
 
 import msgspec
@@ -18,19 +19,21 @@ from ...models.reach import NOTHING
 from ...telemetry import WARNING, tell
 from ..base import Capabilities, Control, Outcome, Sink
 from . import protocol as said
-from .hub import Cluster, Flight, Hub, Told
+from .hub import Cluster, Flight, Hub, Parcel, Told
 from .link import Lost
 from .node import lost
 
 _MAX_REPEATED = 256 << 10
-"""Bytes of output that a run may have printed to be tried again: they have to come a second time."""
+"""Maximum output per stream, in bytes, after which a run can still be retried: the retry must print the same again."""
 
 
 class RayBackend:
     """Runs requests on the nodes of a Ray cluster.
 
-    `find` returns the cluster, and raises `BackendUnavailable` if there is none. `backends` are the ones of a node that
-    may run things; `require` are isolation layers that every run must have; `queue` runs may wait for a node.
+    `find` returns the cluster, and raises `BackendUnavailable` if there is none. `backends`: which backends of a node
+    may be used. `require`: isolation layers that every run must have. `queue`: how many runs may wait for a node.
+    `packed` takes the digest of an environment and returns a function that yields it in pieces, or None if this machine
+    doesn't have it. `python`: the interpreter that the environments of this machine are for.
     """
 
     name = "ray"
@@ -43,17 +46,20 @@ class RayBackend:
         backends: Iterable[str] = ("jail", "docker"),
         require: Iterable[str] = (),
         queue: int = 1000,
+        packed: Callable[[str], Callable[[], Iterator[bytes]] | None] = lambda digest: None,
+        python: str = "",
     ) -> None:
-        self._find = find
+        self._find, self._packed, self._python = find, packed, python
         self._backends, self._require, self._queue = tuple(backends), tuple(require), queue
         self._hub: Hub | None = None
+        self._images: dict[str, NodeImage] = {}
         self._lock = threading.Lock()
 
     def _connected(self) -> Hub:
         """Return the hub, connected. Raises `BackendUnavailable`."""
         with self._lock:
             if self._hub is None:
-                self._hub = Hub(self._find(), self._queue)
+                self._hub = Hub(self._find(), self._queue, self._python)
             hub = self._hub
         if hub.pid != os.getpid():
             raise BackendUnavailable(
@@ -71,7 +77,9 @@ class RayBackend:
         return hub
 
     def capabilities(self) -> Capabilities:
-        """Return what the nodes offer together: each run goes to one that offers all that it needs."""
+        """Return what the nodes offer together; each run goes to a node that offers all that it needs. Raises
+        `BackendUnavailable` if no node can run anything.
+        """
         hub = self._connected()
         abouts = hub.abouts()
         offers = [
@@ -87,25 +95,32 @@ class RayBackend:
         layers = reduce(lambda found, offer: {**offer.isolation.layers, **found}, offers, dict[str, str]())
         missing = {name for offer in offers for name in offer.isolation.missing} - set(layers)
         abilities = frozenset[str]().union(*(offer.abilities for offer in offers))
-        return said.Offered(
+        offered = said.Offered(
             name=self.name,
             languages=frozenset[str]().union(*(offer.languages for offer in offers)),
             isolation=Isolation(layers=layers, missing=tuple(sorted(missing))),
             limits=frozenset[str]().union(*(offer.limits for offer in offers)),
             abilities=abilities,
-        ).capabilities
+        )
+        copies = any(offer.sessions for offer in offers)
+        return msgspec.structs.replace(offered.capabilities, image=self._new_image if copies else None)
+
+    def _new_image(self, size: int) -> NodeImage:
+        image = NodeImage(self._connected(), size, self._images)
+        self._images[image.name] = image
+        return image
 
     async def run(self, request: Request, sink: Sink, control: Control | None = None) -> Outcome:
         hub = self._connected()
         try:
-            first = _Attempt(hub, self._start(request, control), sink, control)
+            first = _Attempt(hub, self._parcel(request, control), sink, control, self._images)
             try:
                 return await first.run()
             except Lost as gone:
                 if not first.can_repeat:
                     raise lost(f"{gone}; {first.why_not}") from gone
                 tell(WARNING, "cluster.retried", run=request.id, why=str(gone))
-            second = _Attempt(hub, self._start(request, control), sink, control, printed=first.printed)
+            second = _Attempt(hub, self._parcel(request, control), sink, control, self._images, printed=first.printed)
             try:
                 return await second.run()
             except Lost as gone:
@@ -114,8 +129,8 @@ class RayBackend:
             if control is not None:
                 control.close()
 
-    def _start(self, request: Request, control: Control | None) -> tuple[said.Start, dict[str, bytes]]:
-        """Return the order for a request, with its large files apart, by their hashes."""
+    def _parcel(self, request: Request, control: Control | None) -> Parcel:
+        """Return the order for a request, with its large files and its environment separate. Raises `Unsupported`."""
         blobs = dict[str, bytes]()
         names = dict[str, str]()
         for path, data in request.files.items():
@@ -130,6 +145,8 @@ class RayBackend:
             blobs=names,
             controlled=control is not None,
             lasts=control is not None and control.lasts,
+            session=control is not None and control.session,
+            copy_of=control.copy_of if control is not None else "",
         )
         try:
             said.encoded_size(start)
@@ -139,7 +156,14 @@ class RayBackend:
                 why="it holds text that is not Unicode, which can't be sent to a node",
                 next="pass such bytes as a file or as input",
             ) from error
-        return start, blobs
+        if request.uses is not None and request.uses.interpreter is not None:
+            raise Unsupported(
+                "ray can't run this request",
+                why=f"its environment is for {request.uses.interpreter.path}, an interpreter of this machine",
+                next="make it for the interpreter that Redoma runs on: redoma env create, without --python",
+            )
+        packed = self._packed(request.uses.digest) if request.uses is not None else None
+        return Parcel(start, blobs, packed)
 
     async def aclose(self) -> None:
         with self._lock:
@@ -153,27 +177,60 @@ def _why_nothing(about: said.About, backends: tuple[str, ...]) -> str:
     return ", ".join(why) or f"it offers none of {', '.join(backends)}"
 
 
+class NodeImage:
+    """An image on the node of a session, from which copies are made there: see `backends.base.Image`. Here it is only a
+    name. `images`: all images that haven't been closed, by name.
+    """
+
+    def __init__(self, hub: Hub, size: int, images: dict[str, NodeImage]) -> None:
+        self._hub, self.size, self._images = hub, size, images
+        self.name = secrets.token_hex(16)
+        self.flight: Flight | None = None
+        """The session; None until the image has been passed to it."""
+
+    @property
+    def to_write(self) -> str:
+        return self.name
+
+    def seal(self) -> None:
+        """Nothing to do here: the node seals it before the first copy."""
+
+    @contextmanager
+    def to_read(self) -> Iterator[str]:
+        yield self.name
+
+    def close(self) -> None:
+        self._images.pop(self.name, None)
+        if self.flight is not None:
+            with suppress(BackendUnavailable):  # the hub is being closed, which tells the node
+                self._hub.order(self.flight, said.CloseImage(name=self.name))
+
+
 class _Attempt:
     """One attempt to run something on a node. Lives on the caller's event loop."""
 
     def __init__(
         self,
         hub: Hub,
-        order: tuple[said.Start, dict[str, bytes]],
+        parcel: Parcel,
         sink: Sink,
         control: Control | None,
+        images: Mapping[str, NodeImage],
         *,
         printed: dict[Stream, bytes] | None = None,
     ) -> None:
+        self._images = images
         self._hub, self._sink, self._control = hub, sink, control
         self._loop, self._told = asyncio.get_running_loop(), asyncio.Queue[Told]()
-        self._flight, self._placed = Flight(*order, self._deliver), asyncio.Event()
+        self._flight, self._placed = Flight(parcel, self._deliver), asyncio.Event()
+        if (origin := self._images.get(parcel.start.copy_of)) is not None:
+            self._flight.beside = origin.flight
         self._flight.placed = lambda: self._on_loop(self._placed.set)
         self.printed: dict[Stream, bytes] = {}
-        """What it printed, while that is little."""
+        """What it has printed, until that exceeds `_MAX_REPEATED`."""
         self._too_much = False
         self._again = dict(printed or {})
-        """What an attempt before this one printed: the same has to come first, and is not passed on again."""
+        """The rest of what the previous attempt printed: this one has to print it too, and it isn't passed on again."""
         self._flooded = False
 
     def _deliver(self, item: Told) -> None:
@@ -190,7 +247,7 @@ class _Attempt:
         if request.network:
             return "it may have reached other hosts, so it was not tried again"
         if self._control is not None:
-            return "it had taken input, so it was not tried again"
+            return "it takes live input, which can't be sent again"
         return "it had printed too much to be tried again" if self._too_much else ""
 
     @property
@@ -198,7 +255,7 @@ class _Attempt:
         return not self.why_not
 
     async def run(self) -> Outcome:
-        """Return the outcome. Raises `Lost` if the node was lost, and `BackendError` if it could not run it."""
+        """Return the outcome. Raises `Lost` if the node was lost, and `BackendError` if the node could not run it."""
         self._hub.submit(self._flight)
         feeding = asyncio.create_task(self._feed(self._control)) if self._control is not None else None
         try:
@@ -257,23 +314,28 @@ class _Attempt:
             self._hub.cancel(self._flight)
 
     async def _feed(self, control: Control) -> None:
-        """Send input and signals after the run. They wait for it in the same order."""
+        """Send input and signals once a node is chosen. They are queued behind the order that starts the run."""
         name = self._flight.request.id
         await self._placed.wait()
         control.deliver_signals(lambda number: self._hub.order(self._flight, said.Signal(id=name, number=number)))
         while data := await control.read():
-            self._hub.order(self._flight, said.Input(id=name, data=data))
+            given = said.Input(id=name, data=data)
+            if isinstance(control.passed, str) and (image := self._images.get(control.passed)) is not None:
+                room = image.size if image.flight is None else 0
+                image.flight = image.flight or self._flight
+                given = said.Input(id=name, data=data, image=image.name, room=room)
+            self._hub.order(self._flight, given)
         self._hub.order(self._flight, said.Input(id=name, data=b""))
 
     async def _end(self, cancelled: asyncio.CancelledError) -> None:
-        """Have the node kill the run, and wait until it has."""
-        with suppress(BackendUnavailable):  # the hub is being closed: the node will be told that, and so will we
+        """Make the node kill the run, and wait until it has."""
+        with suppress(BackendUnavailable):  # the hub is being closed, which tells the node and us
             self._hub.cancel(self._flight)
         while True:
             try:
                 item = await self._told.get()
             except asyncio.CancelledError:
-                continue  # cancelled again: nothing may be left of it first
+                continue  # cancelled again: still wait until nothing is left of the run
             if isinstance(item, said.Failed):
                 _with_requests(cancelled, item.network)
             elif isinstance(item, said.Ended):
@@ -290,7 +352,7 @@ def _failure(failed: said.Failed) -> BackendError:
 
 
 def _with_requests(error: BaseException, network: tuple[NetworkRequest, ...]) -> BaseException:
-    """Let `hosts.kept_requests` find the requests that a run made before this."""
+    """Attach the requests that a run made to an error, for `hosts.kept_requests`; return the error."""
     if network:
         error.__dict__["redoma_requests"] = network
     return error

@@ -1,4 +1,4 @@
-"""Ray itself: connects this process to a cluster, and finds or makes the actors of its nodes."""
+"""Ray itself: connect this process to a cluster, and find or create the actors of its nodes."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _CONNECT = 5.0  # seconds
 
 
 class Invitation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a machine needs to be part of a cluster, or to use it."""
+    """What a machine needs to join a cluster, or to use it."""
 
     address: str
-    """Of the head: host and port."""
+    """Host and port of the head."""
     token: str
-    """For Ray: who has it can run anything on every node."""
+    """The token for Ray: whoever has it can run anything on every node."""
     key: str
-    """For our messages; in hexadecimal. It never leaves the machines it was copied to."""
+    """The key for our messages, in hexadecimal. It never leaves the machines it was copied to."""
 
 
 class RayCluster:
@@ -41,7 +41,7 @@ class RayCluster:
 
     def connect(self) -> None:
         """Connect this process, unless it is connected already. Raises `BackendUnavailable`."""
-        # Ray reads these itself, in C++ and when it is imported, and has no other way to be told.
+        # Ray reads these variables itself, in C++ and at import. There is no other way to pass the token.
         os.environ["RAY_AUTH_MODE"], os.environ["RAY_AUTH_TOKEN_PATH"] = "token", self._token
         try:
             import ray
@@ -63,7 +63,7 @@ class RayCluster:
             ) from error
         log = logging.getLogger("ray")
         level = log.level
-        log.setLevel(logging.ERROR)  # it warns that it can't handle SIGTERM: we do
+        log.setLevel(logging.ERROR)  # it warns that it can't handle SIGTERM, but we do
         try:
             ray.init(
                 address=self._address,
@@ -83,7 +83,7 @@ class RayCluster:
         self._own = True
 
     def disconnect(self) -> None:
-        """End the connection, if it was made here."""
+        """Close the connection, if `connect` opened it."""
         if self._own:
             import ray
 
@@ -100,7 +100,7 @@ class RayCluster:
         return listed
 
     def actor(self, node: str) -> Any:
-        """Return the actor of a node; it is made if there is none."""
+        """Return the actor of a node; create it if there is none."""
         import ray
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -113,12 +113,14 @@ class RayCluster:
             "resources": {said.RESOURCE: 1},
             "scheduling_strategy": NodeAffinitySchedulingStrategy(node, soft=False),
             "max_concurrency": 4096,
-            "max_restarts": 0,  # a new one is made when somebody looks: then nobody takes it for the old one
+            "max_restarts": 0,  # `actor` creates a new one, which can't be mistaken for the old one
         }
         return ray.remote(self._class()).options(**options).remote(node)
 
     def survey(self, drain: dict[str, bool] | None = None) -> list[Surveyed]:
-        """Ask every node about itself; those in `drain` also begin or end to drain. Raises `BackendUnavailable`."""
+        """Return what every node reports about itself. `drain`: nodes that first begin (True) or stop (False) to drain.
+        Raises `BackendUnavailable`.
+        """
         self.connect()
         seal = said.Seal(self.key)
 
@@ -144,9 +146,9 @@ class RayCluster:
 
 
 def _use_token() -> None:
-    """Have Ray read the mode and the token again: it may have been imported, or have used another cluster, before.
+    """Make Ray read the mode and the token again: it may have been imported, or have used another cluster, before.
 
-    Ray has no public way to do that. These names are those of 2.60, to which the extra is bound.
+    Ray has no public way to do that. The names are those of Ray 2.60, to which the extra `ray` is pinned.
     """
     from ray._private.authentication.authentication_token_setup import _enable_token_auth
 
@@ -156,11 +158,11 @@ def _use_token() -> None:
 
 
 class Surveyed(msgspec.Struct, frozen=True, kw_only=True):
-    """A node of the cluster as Ray lists it, and what it says of itself."""
+    """A node of the cluster as Ray lists it, and what it reports about itself."""
 
     id: str
     address: str
     alive: bool
     about: said.About | None = None
     why: str = ""
-    """Why it said nothing."""
+    """Why it reported nothing."""

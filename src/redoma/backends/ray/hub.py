@@ -1,4 +1,4 @@
-"""The client's side of a cluster: one thread that knows the nodes, keeps a link to each, and places runs on them."""
+"""The client's side of a cluster: a thread that tracks the nodes, keeps a link to each, and places runs on them."""
 
 from __future__ import annotations
 
@@ -6,34 +6,51 @@ import asyncio
 import os
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import Any, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from ...lib.errors import BackendError, BackendUnavailable, Unsupported
 from ...models import Request
 from . import protocol as said
 from .link import Link, Lost
 
-_PATIENCE = 120.0  # seconds for Ray to connect, and for the first node to answer
+_PATIENCE = 120.0  # seconds for Ray to connect, and for the first node to answer; `_START` is added
 _LOOK = 2.0  # seconds between looks at the list of nodes
 _START = 15.0  # seconds for the first node to be listed
 
 Told: TypeAlias = said.News1 | Lost | BackendError
 
 
-class Flight:
-    """A run on its way to a node and back. `deliver` is called with everything that is heard of it; on any thread."""
+class Parcel(NamedTuple):
+    """What a run needs on its node."""
 
-    def __init__(self, start: said.Start, blobs: dict[str, bytes], deliver: Callable[[Told], None]) -> None:
-        self.start, self.blobs, self.deliver = start, blobs, deliver
+    start: said.Start
+    blobs: dict[str, bytes]
+    """Its large files by their hashes."""
+    packed: Callable[[], Iterator[bytes]] | None
+    """Packs its environment, if this machine has it."""
+
+
+class Flight:
+    """A run on its way to a node and back. `deliver` is called with every message about it, on the hub's thread."""
+
+    def __init__(self, parcel: Parcel, deliver: Callable[[Told], None]) -> None:
+        start = parcel.start
+        self.start, self.blobs, self.packed, self.deliver = start, parcel.blobs, parcel.packed, deliver
         self.size = said.encoded_size(start)
         self.link: Link | None = None
         self.cancelled = self.looked = False
+        self.got = False
+        """Whether it has had its environment sent to a node, or waited for that."""
+        self.asked_again = False
+        """Whether it was sent again to a node that had refused it before its environment arrived there."""
         self.placed: Callable[[], None] = lambda: None
         """Called when a node has been chosen."""
         self.again: Callable[[], None] = lambda: None
-        """Places it once more, because a node didn't take it."""
+        """Called to place it again, because a node didn't take it."""
+        self.beside: Flight | None = None
+        """The session that it is a copy of: it has to run on the same node."""
 
     @property
     def request(self) -> Request:
@@ -58,10 +75,12 @@ class Cluster(Protocol):
 
 
 class Hub:
-    """Keeps links to all nodes of a cluster, and lets `queue` runs wait for one of them."""
+    """Keeps links to all nodes of a cluster, and lets up to `queue` runs wait for a node. `python` is the interpreter
+    that the environments of this machine are for.
+    """
 
-    def __init__(self, cluster: Cluster, queue: int) -> None:
-        self._cluster, self._queue = cluster, queue
+    def __init__(self, cluster: Cluster, queue: int, python: str = "") -> None:
+        self._cluster, self._queue, self._python = cluster, queue, python
         self._seal = said.Seal(cluster.key)
         self.pid = os.getpid()
         self.links: dict[str, Link] = {}
@@ -81,14 +100,14 @@ class Hub:
     # --- for callers, on any thread ---
 
     def wait(self) -> None:
-        """Wait until nodes can be used. Raises `BackendUnavailable` if the cluster can't be reached."""
+        """Wait until a node can be used, or none can. Raises `BackendUnavailable` if the cluster can't be reached."""
         if not self._ready.wait(_START + _PATIENCE):
             raise BackendUnavailable("the cluster can't be used", why="no node was ready in time", next=_STATUS)
         if self._failure is not None:
             raise self._failure
 
     def abouts(self) -> list[said.About]:
-        """Return what every node with a link said of itself when it was opened."""
+        """Return what every node with a link reported about itself when the link was opened."""
         return [link.about for link in list(self.links.values()) if link.about is not None]
 
     @property
@@ -102,7 +121,7 @@ class Hub:
         self._call(self._put, flight)
 
     def order(self, flight: Flight, order: said.Order) -> None:
-        """Send something to the node that has a run, if one has."""
+        """Send an order to the node that has this run; do nothing if no node has it."""
 
         def send() -> None:
             if flight.link is not None:
@@ -115,7 +134,7 @@ class Hub:
         self._call(self._cancel, flight)
 
     def close(self) -> None:
-        """Close all links: the nodes end what is left there."""
+        """Close all links, so that the nodes end the runs that are left."""
         self._closing = True
         if self._thread.is_alive() and self._loop is not None:
             with suppress(RuntimeError):
@@ -176,7 +195,7 @@ class Hub:
         try:
             alive = await asyncio.to_thread(self._cluster.nodes)
         except Exception:
-            return  # Ray's head doesn't answer: the links go on while they can
+            return  # Ray's head doesn't answer: keep the links that still work
         for node, link in list(self.links.items()):
             if node not in alive:
                 link.lose("Ray has given the node up")
@@ -191,7 +210,7 @@ class Hub:
         link: Link | None = None
         try:
             actor = await asyncio.to_thread(self._cluster.actor, node)
-            link = Link(actor, self._seal, node, on_change=self._pump, on_lost=self._lost)
+            link = Link(actor, self._seal, node, python=self._python, on_change=self._pump, on_lost=self._lost)
             await link.open()
             self.links[node] = link
             self._unable.pop(node, None)
@@ -212,6 +231,12 @@ class Hub:
     # --- placing ---
 
     def _put(self, flight: Flight, *, first: bool = False) -> None:
+        if flight.beside is not None:
+            if (link := flight.beside.link) is None:
+                flight.deliver(Lost("the node of the session that it is a copy of is gone"))
+            else:
+                link.begin(flight)
+            return
         if first:
             self._waiting.appendleft(flight)
         elif len(self._waiting) >= self._queue:
@@ -228,7 +253,7 @@ class Hub:
         self._pump()
 
     def _pump(self) -> None:
-        """Give waiting runs to the nodes with room, the least loaded first."""
+        """Give waiting runs to nodes with room. Nodes that have the environment come first, then the least loaded."""
         left: deque[Flight] = deque()
         while self._waiting:
             free = [link for link in self.links.values() if link.room > 0]
@@ -238,10 +263,10 @@ class Hub:
             objections = {link.node: link.objections(flight) for link in self.links.values()}
             able = [link for link in free if not objections[link.node]]
             if able:
-                min(able, key=lambda link: link.fullness).begin(flight)
+                min(able, key=lambda link: (link.has_to_get(flight), link.fullness)).begin(flight)
             elif any(not why for why in objections.values()) or self._joining or self._looking:
                 left.append(flight)
-            elif not flight.looked:  # a node may have come since the last look
+            elif not flight.looked:  # a node may have joined since the last look
                 flight.looked = self._looking = True
                 self._wake()
                 left.append(flight)
@@ -253,7 +278,7 @@ class Hub:
     def _cancel(self, flight: Flight) -> None:
         flight.cancelled = True
         if flight.link is not None:
-            flight.link.order(said.Cancel(id=flight.request.id))
+            flight.link.cancel(flight)
         elif flight in self._waiting:
             self._waiting.remove(flight)
             flight.deliver(said.Failed(id=flight.request.id, kind="cancelled"))

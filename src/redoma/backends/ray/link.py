@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import time
 from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ... import __version__
+from ...lib.errors import BackendError
 from ..base import unmet_needs
 from . import protocol as said
 
@@ -17,14 +19,17 @@ if TYPE_CHECKING:
 
 _PATIENCE = 10.0  # seconds more than a call should take, before it is repeated
 _PAUSE = 0.5  # seconds before a call is repeated
+_MAX_QUEUED = 2 * said.MAX_BATCH  # while more bytes of orders wait, no more of an environment is read
 
 
 class Lost(Exception):
-    """The node, its actor or the way there is gone, and so is every run on it."""
+    """The node, its actor or the connection to it is gone, and so is every run on it."""
 
 
 async def ask(actor: Any, seal: said.Seal, node: str, link: bytes, call: said.Call, seconds: float) -> said.Answer:
-    """Make one call. Raises `Lost`, or `TimeoutError` and `ActorUnavailableError` where it may be repeated."""
+    """Make one call and return the answer. Raises `TimeoutError` or `ActorUnavailableError` if the call may be
+    repeated, otherwise `Lost`.
+    """
     from ray.exceptions import ActorUnavailableError, RayError
 
     data = seal.call(node, link, call)
@@ -50,8 +55,8 @@ def _reason(error: Exception) -> str:
 
 
 class Link:
-    """Sends orders to a node and hands on its news; `on_change` is called when it may have room for more runs, and
-    `on_lost` once, when it has ended.
+    """Sends orders to a node and delivers its news. `on_change` is called when the node may have room for more runs,
+    and `on_lost` once, when the link has ended.
     """
 
     def __init__(
@@ -60,10 +65,11 @@ class Link:
         seal: said.Seal,
         node: str,
         *,
+        python: str = "",
         on_change: Callable[[], None],
         on_lost: Callable[[Link, str], None],
     ) -> None:
-        self._actor, self._seal, self.node = actor, seal, node
+        self._actor, self._seal, self.node, self._python = actor, seal, node, python
         self._on_change, self._on_lost = on_change, on_lost
         self._name = said.NO_LINK
         self.about: said.About | None = None
@@ -73,20 +79,28 @@ class Link:
         """Runs of other clients there, as far as is known."""
         self._orders: deque[tuple[said.Order, int]] = deque()
         self._wake = asyncio.Event()
+        self._queued, self._drained = 0, asyncio.Event()
         self._sent: set[str] = set()
+        self._environments: set[str] = set()
+        """Digests of the environments that the node has, as far as is known."""
+        self._sending: dict[str, list[Flight]] = {}
+        """Runs that wait until their environment has been sent, by its digest."""
+        self._arrived: set[str] = set()
+        """Digests of the environments that were sent over this link."""
         self._answered = time.monotonic()
         self._tasks: list[asyncio.Task[None]] = []
         self._ended = False
 
     async def open(self) -> None:
-        """Say hello. Raises `Lost`."""
+        """Open the link on the node and begin to send and receive. Raises `Lost`."""
         answer = await self._ask(said.Hello(), 60.0)
         if not isinstance(answer, said.Welcome):
-            raise Lost("it speaks another version of Redoma's protocol")
+            raise Lost("it did not answer as a node does")
         if (theirs := answer.about.versions.get("redoma")) != __version__:
             raise Lost(f"it has Redoma {theirs}, and this is {__version__}")
         self._name, self.about, self.load = answer.link, answer.about, answer.about.load
         self._others = self.load.running + self.load.queued
+        self._environments = {digest for each in answer.about.backends for digest in each.environments}
         self._tasks = [asyncio.create_task(self._keep(work)) for work in (self._send, self._receive)]
 
     # --- what it offers ---
@@ -102,18 +116,29 @@ class Link:
             if offered.why_not:
                 why.append(f"{offered.name}: {offered.why_not}")
                 continue
-            request, uses = flight.request, flight.request.uses
-            unmet = unmet_needs(offered.capabilities, request, controlled=flight.start.controlled)
-            if uses is not None and uses.digest not in offered.environments:
-                unmet.append(f"the environment {uses.name or uses.digest[:12]}")
+            unmet = unmet_needs(offered.capabilities, flight.request, controlled=flight.start.controlled)
+            if flight.start.session and not offered.sessions:
+                unmet.append("sessions that can be copied")
+            if self.has_to_get(flight) and not self._can_send(flight):
+                uses = flight.request.uses
+                unmet.append(f"the environment {(uses.name or uses.digest[:12]) if uses else ''}")
             if not unmet:
                 return ""
             why.append(f"{offered.name} doesn't offer {', '.join(unmet)}")
         return "; ".join(why) or f"it offers none of {', '.join(flight.start.backends)}"
 
+    def has_to_get(self, flight: Flight) -> bool:
+        """Whether the run needs an environment that the node doesn't have."""
+        uses = flight.request.uses
+        return uses is not None and uses.digest not in self._environments
+
+    def _can_send(self, flight: Flight) -> bool:
+        same = self.about is not None and self.about.python == self._python != ""
+        return flight.packed is not None and same
+
     @property
     def room(self) -> int:
-        """How many more runs to send there: as many as it runs at a time, and as many to wait there."""
+        """How many more runs the node can take: it may have `capacity` running, and as many more waiting."""
         return 2 * self.load.capacity - self._others - len(self.flights)
 
     @property
@@ -134,25 +159,78 @@ class Link:
             self.order(said.Blob(data=flight.blobs[digest]))
         self.order(flight.start, flight.size)
 
+    async def _send_environment(self, digest: str, flight: Flight) -> None:
+        """Send the environment of a run in pieces, and then all runs that wait for it."""
+        chunks = flight.packed() if flight.packed is not None else iter(())
+        try:
+            while chunk := await asyncio.to_thread(next, chunks, b""):
+                while self._queued > _MAX_QUEUED:
+                    self._drained.clear()
+                    await self._drained.wait()
+                self.order(said.EnvironmentPart(digest=digest, data=chunk))
+        except OSError as error:
+            self.order(said.EnvironmentEnd(digest=digest, whole=False))
+            for waiting in self._sending.pop(digest):
+                self._fail(waiting, f"the environment can't be sent to node {self.node[:8]}", why=str(error))
+            return
+        self.order(said.EnvironmentEnd(digest=digest))
+        self._environments.add(digest)
+        self._arrived.add(digest)
+        for waiting in self._sending.pop(digest):
+            self.order(waiting.start, waiting.size)
+
+    def _get(self, flight: Flight) -> None:
+        """Send the environment of a run that the node refused because it doesn't have the environment."""
+        uses = flight.request.uses
+        if uses is None or flight.got or not self._can_send(flight):
+            self._fail(flight, f"node {self.node[:8]} doesn't have the environment", why="it could not keep it")
+            return
+        if uses.digest in self._arrived and not flight.asked_again:
+            flight.asked_again = True  # most likely it was refused just before the environment arrived
+            self.order(flight.start, flight.size)
+            return
+        flight.got = True
+        if (waiting := self._sending.get(uses.digest)) is not None:  # empty if the earlier ones were cancelled
+            waiting.append(flight)
+            return
+        self._sending[uses.digest] = [flight]
+        self._environments.discard(uses.digest)
+        self._tasks.append(
+            asyncio.create_task(self._keep(functools.partial(self._send_environment, uses.digest, flight)))
+        )
+
+    def _fail(self, flight: Flight, what: str, *, why: str) -> None:
+        del self.flights[flight.request.id]
+        flight.deliver(BackendError(what, why=why, next="make it there: redoma env create"))
+
+    def cancel(self, flight: Flight) -> None:
+        """End a run that was given to this node."""
+        for waiting in self._sending.values():
+            if flight in waiting:  # the node doesn't know it yet
+                waiting.remove(flight)
+                del self.flights[flight.request.id]
+                flight.deliver(said.Failed(id=flight.request.id, kind="cancelled"))
+                return
+        self.order(said.Cancel(id=flight.request.id))
+
     def order(self, order: said.Order, size: int = 0) -> None:
-        if isinstance(order, said.Blob | said.Input):
+        if isinstance(order, said.Blob | said.Input | said.EnvironmentPart):
             size = len(order.data)
         self._orders.append((order, size))
+        self._queued += size
         self._wake.set()
 
     async def _send(self) -> None:
         number = 0
         while True:
             await self._wake.wait()
-            orders, size = list[said.Order](), 0
-            while self._orders and (not orders or size + self._orders[0][1] <= said.MAX_BATCH):
-                order, own = self._orders.popleft()
-                orders.append(order)
-                size += own
+            orders, size = said.take_batch(self._orders)
             if not self._orders:
                 self._wake.clear()
+            self._queued -= size
+            self._drained.set()
             number += 1
-            answer = await self._reliably(said.Send(number=number, orders=tuple(orders)), _PATIENCE)
+            answer = await self._reliably(said.Send(number=number, orders=orders), _PATIENCE)
             if not isinstance(answer, said.Taken) or answer.number != number:
                 raise Lost("it was restarted, or had not heard of us for too long")
 
@@ -178,15 +256,18 @@ class Link:
             return
         if isinstance(item, said.Failed) and item.kind in ("busy", "draining", "blobs"):
             if item.kind == "blobs" and not flight.cancelled:
-                self._send_start(flight, [digest for digest in item.blobs if digest in flight.blobs])
+                self._send_start(flight, list(flight.blobs))  # all: the node holds them until the start that follows
                 return
             del self.flights[item.id]
             flight.link = None
             if flight.cancelled:
                 flight.deliver(said.Failed(id=item.id, kind="cancelled"))
             else:
-                self._others = max(self._others, 2 * self.load.capacity)  # until its next report
+                self._others = max(self._others, 2 * self.load.capacity)  # not back here while this report is read
                 flight.again()
+            return
+        if isinstance(item, said.Failed) and item.kind == "environment" and not flight.cancelled:
+            self._get(flight)
             return
         if isinstance(item, said.Ended | said.Failed):
             del self.flights[item.id]
@@ -198,7 +279,7 @@ class Link:
         return await ask(self._actor, self._seal, self.node, self._name, call, seconds)
 
     async def _reliably(self, call: said.Call, seconds: float) -> said.Answer:
-        """Make a call, and repeat it while the way to the node may come back. Raises `Lost`."""
+        """Make a call, and repeat it while the connection may come back, for `LEASE` seconds. Raises `Lost`."""
         from ray.exceptions import ActorUnavailableError
 
         while True:
@@ -221,7 +302,7 @@ class Link:
             self.lose(f"{type(error).__name__}: {error}")
 
     def lose(self, why: str) -> None:
-        """End the link: every run on it is told."""
+        """End the link, and deliver `Lost` to every run on it."""
         if self._ended:
             return
         self._ended = True
@@ -245,4 +326,4 @@ class Link:
         try:
             await self._ask(said.Bye(), _PATIENCE)
         except Exception:
-            return  # it will notice by itself
+            return  # the node will notice by itself

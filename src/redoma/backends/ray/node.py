@@ -1,4 +1,4 @@
-"""A node of the cluster, without Ray: obeys the orders of its clients, and keeps what they have to be told.
+"""A node of the cluster, without Ray: obeys the orders of its clients, and keeps news for them.
 
 `Node.call` takes and returns sealed bytes, and is all that Ray gets to see. It never raises, whatever it is sent: an
 exception would travel pickled.
@@ -12,21 +12,23 @@ import os
 import platform
 import socket
 import time
-from collections import OrderedDict, deque
+from collections import ChainMap, OrderedDict, deque
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
+from typing import Protocol
 
 import msgspec
 
 from ...lib.errors import BackendError, RedomaError, Unsupported
-from ...models import Request, Stream
+from ...models import NetworkRequest, Request, Stream
 from ...models.reach import NOTHING
 from ...telemetry import WARNING, metrics, tell
 from ..base import Backend, Control, Outcome, unmet_needs
 from ..hosts import kept_requests
+from ..image import MemoryImage
 from . import protocol as said
 
-_GATHER = 0.01  # seconds after the first output: the rest of a burst, or the end, goes with it
+_GATHER = 0.01  # seconds to wait after the first output, to send the rest of a burst, or the end, with it
 _RATE_OVER = 10.0  # seconds
 _MAX_BLOBS = 256 << 20  # bytes of files that are kept for later runs
 _PROBES = (("python", "1"), ("bash", ":"))  # the smallest program in each language
@@ -36,28 +38,124 @@ class _Run:
     """A run of one link."""
 
     def __init__(self, start: said.Start) -> None:
-        self.request, self.backends = start.request, start.backends
+        self.request, self.backends, self.session = start.request, start.backends, start.session
         self.control: Control | None = Control() if start.controlled else None
         if self.control is not None:
             self.control.lasts = start.lasts
         self.task: asyncio.Task[said.Ended | said.Failed] | None = None
         self.waits = True
-        """Whether it has no place yet."""
+        """Whether it still waits for a free place."""
         self.told_isolation = False
+        self.failure: RedomaError | None = None
+        """Why the node itself ended it; None if it didn't."""
+
+
+class Arrival(Protocol):
+    """An environment that is being received: see `environments.transfer.Arrival`."""
+
+    def write(self, data: bytes) -> None: ...
+
+    def finish(self) -> None:
+        """Unpack, verify and keep it. Slow. Raises `RedomaError`."""
+
+    def close(self) -> None: ...
+
+
+class _ClientGone(BackendError):
+    """The client that sent an environment is gone. Another one that needs it can send it."""
+
+
+class _Arriving:
+    """An environment that a client sends. Runs that need it wait for `kept`, which raises `RedomaError` if it fails."""
+
+    def __init__(self, link: _Link, arrival: Arrival) -> None:
+        self.link, self._arrival = link, arrival
+        self.kept: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._finishing: asyncio.Task[None] | None = None
+
+    @property
+    def _complete(self) -> bool:
+        """Whether it has arrived or failed, so that further pieces are ignored. A client sends an environment twice if
+        the node said that it doesn't have it just before the first one arrived."""
+        return self._finishing is not None or self.kept.done()
+
+    @property
+    def failed(self) -> bool:
+        return self.kept.done() and self.kept.exception() is not None
+
+    def take(self, data: bytes) -> bool:
+        """Take the next piece. Returns whether more is wanted."""
+        if not self._complete:
+            try:
+                self._arrival.write(data)
+            except RedomaError as error:
+                self.fail(error)
+        return not self._complete
+
+    def end(self, *, whole: bool) -> None:
+        """No more follows; `whole` if everything was sent."""
+        if self._complete:
+            return
+        if whole:
+            self._finishing = asyncio.create_task(self._finish())
+        else:
+            self.fail(BackendError("an environment was not sent to its end", why="it can't be read"))
+
+    async def _finish(self) -> None:
+        try:
+            await asyncio.to_thread(self._arrival.finish)
+        except RedomaError as error:
+            self.fail(error)
+        except Exception as error:  # a bug: its runs must hear of it, and not wait for ever
+            self.fail(BackendError("an environment can't be kept", why=f"{type(error).__name__}: {error}"))
+        else:
+            self._arrival.close()
+            self.kept.set_result(None)
+
+    def fail(self, error: RedomaError) -> None:
+        self._arrival.close()
+        self.kept.set_exception(error)
+        self.kept.exception()  # else asyncio would log it as never retrieved if no run waits
+
+    async def drop(self) -> None:
+        """Fail it because its client is gone, unless all of it has arrived."""
+        if self._finishing is not None:
+            await self._finishing
+        if not self.kept.done():
+            self.fail(_ClientGone("an environment was not sent to its end", why="its client is gone"))
+
+
+class _Image:
+    """An image of a session on this node, and the descriptors opened on it for copies."""
+
+    def __init__(self, size: int) -> None:
+        self.image, self._opened = MemoryImage(size), ExitStack()
+
+    def opened(self) -> int:
+        return self._opened.enter_context(self.image.to_read())
+
+    def close(self) -> None:
+        self._opened.close()
+        self.image.close()
 
 
 class _Link:
-    """What one client has asked for, and what it has not been told yet."""
+    """The node's side of a link: the runs and images of one client, and the news that it hasn't received yet."""
 
     def __init__(self) -> None:
         self.runs: dict[str, _Run] = {}
         self.taken = self.number = 0
         self.items: deque[tuple[said.News1, int]] = deque()
         self.unseen: said.News | None = None
-        """The last news, until the client has said that they arrived."""
+        """The last news sent, until the client confirms that it has arrived."""
         self.wake, self.urgent = asyncio.Event(), asyncio.Event()
         self.heard = time.monotonic()
         self.receiving = 0
+        self.blobs: dict[str, bytes] = {}
+        """The files that were sent since the last start: they are for the next one, and not given up before."""
+        self.skipped: set[str] = set()
+        """Environments of which the rest is ignored, until their end."""
+        self.images: dict[str, _Image] = {}
 
     def tell(self, item: said.News1) -> None:
         size = len(item.data) if isinstance(item, said.Output) else said.encoded_size(item)
@@ -67,22 +165,20 @@ class _Link:
             self.urgent.set()
 
     def next_items(self) -> tuple[said.News1, ...]:
-        items, size = list[said.News1](), 0
-        while self.items and (not items or size + self.items[0][1] <= said.MAX_BATCH):
-            item, own = self.items.popleft()
-            items.append(item)
-            size += own
+        items, _ = said.take_batch(self.items)
         if not self.items:
             self.wake.clear()
             self.urgent.clear()
-        return tuple(items)
+        return items
 
 
 class Node:
     """Runs the orders of all clients on `backends`, at most `capacity` at a time; as many more may wait.
 
     `id` is Ray's id of the node, `key` the key of the cluster. `offer` names the backends that clients may use, in the
-    order in which they are tried. `environments` returns the digests of the environments that are here.
+    order in which they are tried. `sessions` are backends for sessions that can be copied, each under the name of the
+    backend whose isolation it has. `environments` returns the digests of the environments on this node, which are for
+    the interpreter `python`; `receive` takes the digest of another one and begins to receive it.
     """
 
     def __init__(
@@ -94,12 +190,17 @@ class Node:
         offer: tuple[str, ...],
         capacity: int,
         versions: Mapping[str, str],
+        sessions: Mapping[str, Backend] | None = None,
         environments: Callable[[], frozenset[str]] = frozenset,
+        receive: Callable[[str], Arrival] | None = None,
+        python: str = "",
         lease: float = said.LEASE,
     ) -> None:
+        self._sessions = dict(sessions or {})
         self._backends, self._id, self._seal = backends, id, said.Seal(key)
         self._offer, self._capacity, self._lease = offer, capacity, lease
-        self._environments = environments
+        self._environments, self._receive, self._python = environments, receive, python
+        self._arriving: dict[str, _Arriving] = {}
         self._versions = {"python": platform.python_version(), "kernel": platform.release(), **versions}
         self._offered: tuple[said.Offered, ...] | None = None
         self._probing = asyncio.Lock()
@@ -112,7 +213,7 @@ class Node:
         self._watching: asyncio.Task[None] | None = None
 
     async def call(self, data: bytes) -> bytes:
-        """Answer a sealed call; with nothing if it is not one that was sealed for this node."""
+        """Return the sealed answer to a sealed call; empty if the call wasn't sealed for this node."""
         try:
             link, call, nonce = self._seal.open_call(self._id, data)
         except said.NotOurs as error:
@@ -188,10 +289,11 @@ class Node:
             rate=sum(1 for at in self._ends if at > since) / _RATE_OVER,
             armed=metrics.pooled().get("armed", 0),
             backends=self._offered,
+            python=self._python if self._receive is not None else "",
         )
 
     async def _probe(self, name: str) -> said.Offered:
-        """Run the smallest program on a backend, and return what it is found to offer."""
+        """Run the smallest program on a backend, and return what the backend offers, or why it doesn't work."""
         if name not in self._backends:
             return said.Offered(name=name, why_not="no backend has this name")
         try:
@@ -205,7 +307,7 @@ class Node:
             return said.Offered(name=name, why_not=str(error) or type(error).__name__)
         if outcome.exit_code != 0:
             return said.Offered(name=name, why_not=outcome.error or f"a trial ended with {outcome.status.value}")
-        return said.offered(name, can, outcome.isolation, self._environments())
+        return said.offered(name, can, outcome.isolation, self._environments(), sessions=name in self._sessions)
 
     # --- orders ---
 
@@ -213,54 +315,134 @@ class Node:
         match order:
             case said.Start():
                 self._start(link, order)
+                link.blobs.clear()
             case said.Blob(data=data):
-                self._keep(data)
+                link.blobs[digest := hashlib.sha256(data).hexdigest()] = data
+                self._keep(digest, data)
+            case said.EnvironmentPart(digest=digest, data=data):
+                self._take_part(link, digest, data)
+            case said.EnvironmentEnd(digest=digest, whole=whole):
+                if digest in link.skipped:
+                    link.skipped.discard(digest)
+                elif (arriving := self._arriving.get(digest)) is not None and arriving.link is link:
+                    arriving.end(whole=whole)
+                    if not whole and arriving.failed:
+                        del self._arriving[digest]
             case said.Cancel(id=name):
                 if (run := link.runs.get(name)) is not None and run.task is not None:
                     run.task.cancel()
-            case said.Input(id=name, data=data):
+            case said.Input(id=name):
                 if (run := link.runs.get(name)) is not None and run.control is not None:
-                    if data:
-                        run.control.post(data)
-                    else:
-                        run.control.end_input()
+                    self._feed(link, run, run.control, order)
+            case said.CloseImage(name=name):
+                if (image := link.images.pop(name, None)) is not None:
+                    image.close()
             case said.Signal(id=name, number=number):
                 if (run := link.runs.get(name)) is not None and run.control is not None:
                     with suppress(RedomaError):  # it has just ended
                         run.control.signal(number)
 
-    def _keep(self, data: bytes) -> None:
-        self._blobs[hashlib.sha256(data).hexdigest()] = data
+    def _feed(self, link: _Link, run: _Run, control: Control, given: said.Input) -> None:
+        if not given.data:
+            control.end_input()
+        elif not given.image:
+            control.post(given.data)
+        else:
+            try:
+                if given.room:
+                    link.images[given.image] = _Image(given.room)
+                image = link.images[given.image]
+                control.post(given.data, image.image.to_write if given.room else image.opened())
+            except (RedomaError, OSError, KeyError) as error:  # the session waits for an image that it won't get
+                run.failure = BackendError("the session can't be copied", why=str(error), next="close some sessions")
+                if run.task is not None:
+                    run.task.cancel()
+
+    def _why_no_copy(self, link: _Link, name: str) -> str:
+        """Return why a session can't be copied from this image now; empty if it can."""
+        if self._draining:
+            return "its node is draining"
+        if self._running + self._queued >= self._capacity:
+            return f"its node has {self._capacity} places, and all are taken"
+        if name not in link.images:
+            return "its image is gone"
+        try:
+            link.images[name].image.seal()
+        except RedomaError as error:
+            return error.why
+        return ""
+
+    def _keep(self, digest: str, data: bytes) -> None:
+        self._blobs[digest] = data
+        self._blobs.move_to_end(digest)
         while len(self._blobs) > 1 and sum(map(len, self._blobs.values())) > _MAX_BLOBS:
             self._blobs.popitem(last=False)
 
+    def _arrival(self, digest: str) -> _Arriving | None:
+        """Return the environment if it is on its way, or could not be kept; None if it is here, or nobody sends it."""
+        arriving = self._arriving.get(digest)
+        if arriving is not None and arriving.kept.done() and not arriving.failed:
+            del self._arriving[digest]
+            return None
+        return arriving
+
+    def _take_part(self, link: _Link, digest: str, data: bytes) -> None:
+        if digest in link.skipped:
+            return
+        arriving = self._arrival(digest)
+        if (arriving is None or arriving.failed) and self._receive is not None and digest not in self._environments():
+            try:
+                arriving = self._arriving[digest] = _Arriving(link, self._receive(digest))
+            except RedomaError as error:
+                tell(WARNING, "cluster.environment", digest=digest, why=str(error))  # its run is told so
+        # Another client may send the same, or it failed: what follows must not be taken for its beginning.
+        if arriving is None or arriving.link is not link or not arriving.take(data):
+            link.skipped.add(digest)
+
     def _start(self, link: _Link, start: said.Start) -> None:
         name = start.request.id
+        if start.copy_of and (why := self._why_no_copy(link, start.copy_of)):
+            # It can't go to another node, and must not wait: sessions of its own family may have taken all places.
+            what, after = "the session can't be forked", "close some sessions, or see `redoma cluster status`"
+            link.tell(said.Failed(id=name, kind="error", what=what, why=why, next=after))
+            return
         if self._draining:
             link.tell(said.Failed(id=name, kind="draining"))
             return
         if self._running + self._queued >= 2 * self._capacity:
             link.tell(said.Failed(id=name, kind="busy"))
             return
-        if missing := {digest for digest in start.blobs.values() if digest not in self._blobs}:
+        blobs = ChainMap(link.blobs, self._blobs)
+        if missing := {digest for digest in start.blobs.values() if digest not in blobs}:
             link.tell(said.Failed(id=name, kind="blobs", blobs=tuple(sorted(missing))))
             return
+        uses = start.request.uses
+        has = uses is None or self._arrival(uses.digest) or uses.digest in self._environments()
+        if not has or (uses is not None and uses.interpreter is not None):  # paths of another machine mean nothing here
+            link.tell(said.Failed(id=name, kind="environment"))
+            return
         if start.blobs:
-            files = {path: self._blobs[digest] for path, digest in start.blobs.items()}
-            for digest in start.blobs.values():
+            files = {path: blobs[digest] for path, digest in start.blobs.items()}
+            for digest in self._blobs.keys() & start.blobs.values():
                 self._blobs.move_to_end(digest)
             whole = msgspec.structs.replace(start.request, files={**start.request.files, **files})
             start = msgspec.structs.replace(start, request=whole)
         run = link.runs[name] = _Run(start)
         self._queued += 1
         run.task = asyncio.create_task(self._run(link, run))
-        # Not at the end of the task: one that is cancelled before its first step does nothing at all.
+        # A callback, and not a `finally` in the task: a task that is cancelled before its first step runs no code.
         run.task.add_done_callback(lambda task: self._finish(link, run, task))
 
     async def _run(self, link: _Link, run: _Run) -> said.Ended | said.Failed:
-        """Take a run to its end. Returns what to tell its client."""
-        name = run.request.id
+        """Execute a run to its end; return what to tell its client."""
+        name, uses = run.request.id, run.request.uses
         try:
+            if uses is not None and (arriving := self._arrival(uses.digest)) is not None:
+                try:
+                    await asyncio.shield(arriving.kept)
+                finally:
+                    if arriving.kept.done() and self._arriving.get(uses.digest) is arriving:
+                        del self._arriving[uses.digest]
             async with self._places:
                 run.waits = False
                 self._queued -= 1
@@ -270,11 +452,13 @@ class Node:
                 finally:
                     self._running -= 1
         except asyncio.CancelledError as error:
+            if run.failure is not None:
+                return _failed(name, run.failure, kept_requests(error))
             return said.Failed(id=name, kind="cancelled", network=kept_requests(error))
+        except _ClientGone:
+            return said.Failed(id=name, kind="environment")  # this client sends it, or finds that it can't
         except RedomaError as error:
-            kind = "unsupported" if isinstance(error, Unsupported) else "error"
-            network = kept_requests(error)
-            return said.Failed(id=name, kind=kind, what=error.what, why=error.why, next=error.next, network=network)
+            return _failed(name, error, kept_requests(error))
         except Exception as error:  # a bug: the client must hear of it, and not wait for ever
             return said.Failed(id=name, kind="error", what=f"the node failed: {type(error).__name__}", why=str(error))
 
@@ -297,7 +481,7 @@ class Node:
                 run.told_isolation = True
                 link.tell(said.Began(id=request.id, isolation=run.control.isolation))
             printed += len(data)
-            # A little more than is allowed, so that the client's own count is over it, too.
+            # The data that exceeds the limit is sent, too, so that the client's own count also exceeds it.
             link.tell(said.Output(id=request.id, stream=stream, data=data))
             return printed <= request.limits.output_total
 
@@ -309,15 +493,17 @@ class Node:
         for offered in self._offered or ():
             if offered.name in run.backends and not offered.why_not:
                 unmet = unmet_needs(offered.capabilities, run.request, controlled=run.control is not None)
+                if run.session and not offered.sessions:
+                    unmet.append("sessions that can be copied")
                 if not unmet:
-                    return self._backends[offered.name]
+                    return (self._sessions if run.session else self._backends)[offered.name]
                 why.append(f"{offered.name} doesn't offer {', '.join(unmet)}")
         raise Unsupported("this node can't run the request", why="; ".join(why) or "it offers none of the backends")
 
     # --- ends ---
 
     async def _watch(self) -> None:
-        """End what belongs to clients that have not been heard of."""
+        """Drop the links of clients that haven't been heard from for a lease, and end their runs."""
         while True:
             await asyncio.sleep(self._lease / 6)
             now = time.monotonic()
@@ -334,6 +520,13 @@ class Node:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
+        for digest, arriving in list(self._arriving.items()):
+            if arriving.link is link:
+                await arriving.drop()
+                if self._arriving.get(digest) is arriving:
+                    del self._arriving[digest]
+        for image in link.images.values():
+            image.close()
 
     async def aclose(self) -> None:
         """End everything, and release what the backends keep warm."""
@@ -344,10 +537,17 @@ class Node:
         for offered in self._offered or ():
             if not offered.why_not:
                 await self._backends[offered.name].aclose()
+        for cells in self._sessions.values():
+            await cells.aclose()
+
+
+def _failed(run: str, error: RedomaError, network: tuple[NetworkRequest, ...]) -> said.Failed:
+    kind = "unsupported" if isinstance(error, Unsupported) else "error"
+    return said.Failed(id=run, kind=kind, what=error.what, why=error.why, next=error.next, network=network)
 
 
 def lost(why: str) -> BackendError:
-    """Return the error for a run that its node took with it."""
+    """Return the error for a run that was lost with its node."""
     return BackendError(
         "the node that ran it was lost",
         why=why,

@@ -1,11 +1,11 @@
-"""Ray on this machine: starts a node of a cluster and stops it, and keeps the invitation.
+"""Ray on this machine: start a node of a cluster and stop it, and keep the invitation.
 
 The directory of a node has:
 
-    invitation.json   address, Ray's token and our key: to be copied to other machines, and read by nobody else
+    invitation.json   address, Ray's token and our key: to be copied to other machines; must be kept secret
     token             Ray's token, in the form in which Ray reads it
-    node.json         which process it is
-    ray.log           what Ray said
+    node.json         the node's process: see `NodeProcess`
+    ray.log           the output of Ray
 """
 
 from __future__ import annotations
@@ -28,15 +28,18 @@ import msgspec
 
 from ...lib.errors import BackendError, BackendUnavailable, InvalidRequest
 from ...lib.files import open_directory, open_regular, reason, require_ours
+from ..jail.cgroup import Cgroups
+from ..jail.cgroup_place import Unavailable, locate
 from ..processes import start_time
 from .engine import Invitation
 from .protocol import KEY_BYTES, RESOURCE
 
 _PORTS = range(20000, 30000)  # Ray takes 10002 to 19999 for its workers
-_STARTED = "until terminated by a signal"  # what `ray start --block` says at last
+_STARTED = "until terminated by a signal"  # `ray start --block` prints this once it has started
 _START = 180.0  # seconds, on a machine that is very busy
 _STOP = 60.0
 _ATTEMPTS = 4
+_SWEEP = 5.0
 _POLL = 0.1
 
 
@@ -45,7 +48,7 @@ class NodeProcess(msgspec.Struct, frozen=True, kw_only=True):
 
     pid: int
     started: int
-    """When the process was started, since pids are used again."""
+    """When the process was started: pids are reused."""
     head: bool
     address: str
     temporary: str
@@ -88,12 +91,12 @@ def read_invitation(path: Path) -> Invitation:
         if isinstance(error, InvalidRequest):
             raise
         raise InvalidRequest(
-            f"{path} is no invitation", why=str(error), next="copy invitation.json from the head again"
+            f"{path} is not an invitation", why=str(error), next="copy invitation.json from the head again"
         ) from error
 
 
 def read_node(directory: Path) -> NodeProcess | None:
-    """Return the node that was started from this directory, whether or not it is alive."""
+    """Return the node that was started from this directory, whether or not it is alive; None if there is none."""
     try:
         return msgspec.json.decode((directory / "node.json").read_bytes(), type=NodeProcess)
     except (FileNotFoundError, msgspec.DecodeError):
@@ -148,11 +151,11 @@ def _start(directory: Path, invitation: Invitation, arguments: list[str], *, hea
 
 
 class _TooSlow(BackendError):
-    """Ray gave up, as it does if its processes are not there after 30 seconds: a fixed number."""
+    """Ray didn't start in time. It gives up if its processes aren't up after 30 seconds, which can't be configured."""
 
 
 def _start_once(directory: Path, invitation: Invitation, arguments: list[str], *, head: bool) -> NodeProcess:
-    # Short, because Ray makes sockets far below it, and their names may have 107 characters.
+    # A short path: Ray creates sockets several directories below it, and a socket's path has at most 107 characters.
     temporary = tempfile.mkdtemp(prefix="ray-of-redoma-", dir="/tmp")
     command = [
         *(sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--disable-usage-stats"),
@@ -196,7 +199,7 @@ def _start_once(directory: Path, invitation: Invitation, arguments: list[str], *
 
 
 def _environment(environment: Mapping[str, str], directory: Path) -> dict[str, str]:
-    """Return the variables of a node: ours without other settings of Ray, with authentication on."""
+    """Return the environment variables of a node: ours, without other settings of Ray, and with authentication on."""
     plain = {name: value for name, value in environment.items() if not name.startswith("RAY_")}
     return {
         **plain,
@@ -209,13 +212,14 @@ def _environment(environment: Mapping[str, str], directory: Path) -> dict[str, s
 
 
 def stop(directory: Path) -> NodeProcess | None:
-    """End the node that was started from this directory, with everything below it. Returns it; None if there is none.
+    """End the node that was started from this directory, with all its descendants. Returns it; None if there is none.
 
-    Nothing else of Ray on this machine is touched, as `ray stop` would.
+    Other Ray processes on this machine are left alone; `ray stop` would end them.
     """
     node = read_node(directory)
     if node is None:
         return None
+    family = dict[int, int]()
     if node.is_alive:
         family = _family(node.pid)
         os.kill(node.pid, signal.SIGTERM)
@@ -224,13 +228,26 @@ def stop(directory: Path) -> NodeProcess | None:
             if start_time(pid) == started:
                 os.kill(pid, signal.SIGKILL)
         _wait(family, _STOP)
+    _sweep_groups(family)
     shutil.rmtree(node.temporary, ignore_errors=True)
     (directory / "node.json").unlink(missing_ok=True)
     return node
 
 
+def _sweep_groups(processes: Mapping[int, int]) -> None:
+    """Remove the cgroups of cells that these processes, or others that were killed, have left behind."""
+    place = locate()
+    if isinstance(place, Unavailable):
+        return
+    groups, deadline = Cgroups(place), time.monotonic() + _SWEEP
+    groups.sweep()
+    while groups.of(processes) and time.monotonic() < deadline:  # the kernel is still removing processes of a cell
+        time.sleep(_POLL)
+        groups.sweep()
+
+
 def _family(pid: int) -> dict[int, int]:
-    """Return all processes below one, and itself, with their start times."""
+    """Return a process and all its descendants, with their start times."""
     found, todo = dict[int, int](), [pid]
     while todo:
         one = todo.pop()
@@ -252,7 +269,7 @@ def _wait(processes: Mapping[int, int], seconds: float) -> None:
 
 
 def _runs(pid: int, started: int) -> bool:
-    """Return whether a process is there and is no zombie; if it is a child of ours that has ended, reap it."""
+    """Return whether a process exists and is not a zombie; reap it if it is a child of ours that has ended."""
     if start_time(pid) != started:
         return False
     with contextlib.suppress(ChildProcessError):
@@ -265,14 +282,14 @@ def _runs(pid: int, started: int) -> bool:
 
 
 def _write(path: Path, text: str) -> None:
-    """Write a file that only we can read."""
+    """Replace a file by one that only this user can read."""
     path.unlink(missing_ok=True)
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "w") as file:
         file.write(text)
 
 
 def _own_address() -> str:
-    """Return the address by which others reach this machine, as far as can be told without asking anybody."""
+    """Return the address by which others reach this machine, as far as its routes show; else 127.0.0.1."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(("192.0.2.1", 9))  # nothing is sent

@@ -10,32 +10,34 @@ from __future__ import annotations
 
 import json
 import os
-from typing import Any, TypeAlias
+from collections import deque
+from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 
 from ...lib.errors import BackendError, BackendUnavailable
 from ...lib.extras import pip_install
+from ...lib.types import resolved
 from ...models import Isolation, NetworkRequest, Request, Stream
 from ..base import Capabilities, Outcome, Repr
 from ..jail.value import encode as encode_value
 from ..jail.value_reading import decode as decode_value
 
-VERSION = 1
 KEY_BYTES = 32
 LINK_BYTES = 16
 NO_LINK = bytes(LINK_BYTES)
 RESOURCE = "redoma"
-"""The custom resource of Ray by which nodes are found. A node has one of it, so it can have one actor of ours."""
+"""The custom resource of Ray by which nodes are found. A node has one unit, so it can have only one actor of ours."""
 NAMESPACE = "redoma"
 POLL = 5.0
 """Seconds that a node keeps a `Receive` waiting for news."""
 LEASE = 30.0
-"""Seconds without a `Receive` after which a node ends the runs of a client, and a client gives a node up."""
+"""Seconds without a call after which a node ends the runs of a client, and without an answer after which a client gives
+a node up."""
 MAX_BATCH = 8 << 20
-"""Bytes from which on no more is added to one message."""
+"""Maximum size of a batch in bytes; a single larger message is sent alone."""
 BLOB = 64 << 10
-"""Bytes from which on a file travels by its hash, once to a node."""
+"""Files of at least this many bytes are sent separately, once to each node, and named by their hash."""
 _MAX_VALUE = 1 << 26
 
 
@@ -47,7 +49,7 @@ class _Said(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbi
 
 
 class Start(_Said, frozen=True, tag="start"):
-    """Run this. `blobs` are those of its files that are named by their hash."""
+    """Run a request. `blobs`: the paths of its large files, with their hashes; see `Blob`."""
 
     request: Request
     backends: tuple[str, ...]
@@ -56,12 +58,30 @@ class Start(_Said, frozen=True, tag="start"):
     controlled: bool = False
     """Whether input and signals may follow."""
     lasts: bool = False
+    session: bool = False
+    """Whether it is the driver of a session that can be copied."""
+    copy_of: str = ""
+    """The name of the image of which it is a copy; empty if it isn't a copy."""
 
 
 class Blob(_Said, frozen=True, tag="blob"):
-    """The content of files that are named by the hash of it."""
+    """The content of a file that a `Start` names by its hash."""
 
     data: bytes
+
+
+class EnvironmentPart(_Said, frozen=True, tag="environment-part"):
+    """The next piece of an environment that the node doesn't have: see `environments.transfer`."""
+
+    digest: str
+    data: bytes
+
+
+class EnvironmentEnd(_Said, frozen=True, tag="environment-end"):
+    """No more pieces follow. `whole`: whether all were sent."""
+
+    digest: str
+    whole: bool = True
 
 
 class Cancel(_Said, frozen=True, tag="cancel"):
@@ -71,10 +91,20 @@ class Cancel(_Said, frozen=True, tag="cancel"):
 
 
 class Input(_Said, frozen=True, tag="input"):
-    """Input for a run; empty: its end."""
+    """Input for a run; empty data ends the input. `image`: the name of an image to pass along with it, a new one of
+    `room` bytes if that isn't 0.
+    """
 
     id: str
     data: bytes
+    image: str = ""
+    room: int = 0
+
+
+class CloseImage(_Said, frozen=True, tag="close-image"):
+    """Close an image: no more copies will be made from it."""
+
+    name: str
 
 
 class Signal(_Said, frozen=True, tag="signal"):
@@ -82,32 +112,30 @@ class Signal(_Said, frozen=True, tag="signal"):
     number: int
 
 
-Order: TypeAlias = Start | Blob | Cancel | Input | Signal
+Order: TypeAlias = Start | Blob | EnvironmentPart | EnvironmentEnd | Cancel | Input | CloseImage | Signal
 
 
 class Hello(_Said, frozen=True, tag="hello"):
     """Open a link. The answer is `Welcome`."""
 
-    version: int = VERSION
-
 
 class Send(_Said, frozen=True, tag="send"):
-    """Orders, in order. A number that was sent before is not obeyed again. The answer is `Taken`."""
+    """A numbered batch of orders, obeyed in sequence, and only once even if sent again. The answer is `Taken`."""
 
     number: int
     orders: tuple[Order, ...]
 
 
 class Receive(_Said, frozen=True, tag="receive"):
-    """Wait for news. `seen` is the number of the last `News` that arrived; if that is not the last one, it is sent
-    again.
+    """Wait for news. `seen` is the number of the last `News` that arrived; if the node has sent a later one, it sends
+    that again.
     """
 
     seen: int
 
 
 class Ask(_Said, frozen=True, tag="ask"):
-    """Describe yourself; with `drain`, take no more work first, or again. The answer is `About`."""
+    """Describe yourself. `drain`: first stop taking work (True), or begin again (False). The answer is `About`."""
 
     drain: bool | None = None
 
@@ -148,7 +176,7 @@ class Failed(_Said, frozen=True, tag="failed"):
 
     id: str
     kind: str
-    """`cancelled`; `unsupported`, `busy`, `draining` and `blobs`: nothing ran; or `error`."""
+    """`cancelled`; `unsupported`, `busy`, `draining`, `blobs` and `environment`: nothing ran; or `error`."""
     what: str = ""
     why: str = ""
     next: str = ""
@@ -170,7 +198,7 @@ class Load(_Said, frozen=True):
 
 
 class Offered(_Said, frozen=True):
-    """A backend of a node, as far as it was found to work there by running something on it."""
+    """A backend of a node, with what it offers there, as tested by running something on it."""
 
     name: str
     languages: frozenset[str] = frozenset()
@@ -180,8 +208,10 @@ class Offered(_Said, frozen=True):
     """The names of those fields of `Capabilities` that are true."""
     environments: frozenset[str] = frozenset()
     """The digests of the environments that the node has."""
+    sessions: bool = False
+    """Whether sessions there can be copied."""
     why_not: str = ""
-    """Why it does not work."""
+    """Why it doesn't work; empty if it does."""
 
     @property
     def capabilities(self) -> Capabilities:
@@ -190,10 +220,12 @@ class Offered(_Said, frozen=True):
 
 
 _CARRIED = ("arguments", "stdin", "env", "files", "outputs", "value", "control", "network", "environments")
-"""What can be had across a cluster. Projects and directories of the host can't, nor can descriptors."""
+"""Capabilities that also work across a cluster. Projects, directories of the host and descriptors don't."""
 
 
-def offered(name: str, can: Capabilities, isolation: Isolation, environments: frozenset[str]) -> Offered:
+def offered(
+    name: str, can: Capabilities, isolation: Isolation, environments: frozenset[str], *, sessions: bool
+) -> Offered:
     """Describe a backend whose runs were found to have this isolation."""
     return Offered(
         name=name,
@@ -202,6 +234,7 @@ def offered(name: str, can: Capabilities, isolation: Isolation, environments: fr
         limits=can.limits,
         abilities=frozenset(ability for ability in _CARRIED if getattr(can, ability)),
         environments=environments if can.environments else frozenset(),
+        sessions=sessions,
     )
 
 
@@ -209,7 +242,7 @@ class About(_Said, frozen=True, tag="about"):
     """A node, described by itself."""
 
     node: str
-    """Ray's id of it."""
+    """Ray's id of the node."""
     host: str
     pid: int
     versions: dict[str, str]
@@ -217,10 +250,12 @@ class About(_Said, frozen=True, tag="about"):
     ended: int
     """Runs that have ended since it was started."""
     rate: float
-    """Runs a second that ended in the last ten seconds."""
+    """Runs that ended per second, over the last ten seconds."""
     armed: int
     """Cells and containers that wait for a run."""
     backends: tuple[Offered, ...]
+    python: str = ""
+    """The interpreter and platform that environments there are for."""
 
 
 class Welcome(_Said, frozen=True, tag="welcome"):
@@ -239,20 +274,20 @@ class News(_Said, frozen=True, tag="news"):
 
 
 class Unknown(_Said, frozen=True, tag="unknown"):
-    """There is no such link: the node was restarted, or had not heard of the client for too long and has ended its
-    runs.
+    """There is no such link: the node was restarted, or hadn't heard from the client for too long and has ended
+    its runs.
     """
 
 
 Answer: TypeAlias = Welcome | Taken | News | About | Unknown
 
-_calls = msgspec.msgpack.Decoder(Call)
-_answers = msgspec.msgpack.Decoder(Answer)
+_calls: msgspec.msgpack.Decoder[Call] = msgspec.msgpack.Decoder(resolved(Call))
+_answers: msgspec.msgpack.Decoder[Answer] = msgspec.msgpack.Decoder(resolved(Answer))
 _encoder = msgspec.msgpack.Encoder()
 
 
 class NotOurs(Exception):
-    """Bytes that nobody with the key has written for this purpose."""
+    """Bytes that weren't sealed with the key for this purpose, or that aren't a message of this version."""
 
 
 class Seal:
@@ -274,7 +309,7 @@ class Seal:
         return link + self._close(_encoder.encode(call), b"call:" + node.encode() + link)
 
     def open_call(self, node: str, data: bytes) -> tuple[bytes, Call, bytes]:
-        """Return the link of a call, the call, and what its answer has to be bound to. Raises `NotOurs`."""
+        """Return the link of a call, the call, and its nonce, which the answer is bound to. Raises `NotOurs`."""
         link, body = data[:LINK_BYTES], data[LINK_BYTES:]
         plain = self._open(body, b"call:" + node.encode() + link)
         return link, _decoded(_calls, plain), body[:_NONCE]
@@ -309,19 +344,34 @@ def _decoded(decoder: msgspec.msgpack.Decoder[Any], plain: bytes) -> Any:
     try:
         return decoder.decode(plain)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
-        raise NotOurs(f"it is no message of this version: {error}") from error
+        raise NotOurs(f"it is not a message of this version: {error}") from error
 
 
 def encoded_size(order: Order | News1) -> int:
-    """Return the bytes of a message; raises `UnicodeEncodeError` for text that is not Unicode."""
+    """Return the size of a message in bytes. Raises `UnicodeEncodeError` for text that is not Unicode."""
     return len(_encoder.encode(order))
+
+
+_Message = TypeVar("_Message")
+
+
+def take_batch(queue: deque[tuple[_Message, int]]) -> tuple[tuple[_Message, ...], int]:
+    """Remove the first messages of a queue; return them and their total size: as many as fit into `MAX_BATCH` bytes,
+    but at least one. `queue`: messages, each with its size.
+    """
+    batch, size = list[_Message](), 0
+    while queue and (not batch or size + queue[0][1] <= MAX_BATCH):
+        message, own = queue.popleft()
+        batch.append(message)
+        size += own
+    return tuple(batch), size
 
 
 # --- outcomes ---
 
 
 def ended(run: str, outcome: Outcome) -> Ended:
-    """Return the message for an outcome: its value as JSON, and only text that can travel."""
+    """Return the message for an outcome: with its value as JSON, and without text that can't be encoded."""
     value = ["repr", str(outcome.value)] if isinstance(outcome.value, Repr) else encode_value(outcome.value, _MAX_VALUE)
     message = Ended(
         id=run,
@@ -336,7 +386,7 @@ def ended(run: str, outcome: Outcome) -> Ended:
 
 
 def _without_surrogates(outcome: Outcome) -> Outcome:
-    """Return an outcome whose text is Unicode. Files under other names are left out, and said to be."""
+    """Return an outcome whose text is Unicode. Files with other names are left out, which `left_out` says."""
     plain = {path: data for path, data in outcome.files.items() if _text(path) == path}
     odd = {_text(path): "its name is not UTF-8, and can't be sent" for path in outcome.files if _text(path) != path}
     return msgspec.structs.replace(
@@ -359,7 +409,7 @@ def _text(text: str) -> str:
 
 
 def outcome_of(message: Ended) -> Outcome:
-    """Return the outcome with its value. Raises `BackendError` if the value is none."""
+    """Return the outcome with its value. Raises `BackendError` if the value can't be read."""
     try:
         value = decode_value(message.value)
     except (ValueError, RecursionError) as error:
