@@ -110,9 +110,29 @@ def test_the_last_word_is_found_wherever_it_is_cut() -> None:
     for step in (1, 2, 3, 7, 100):
         last = LastWord(b"0123456789", None)
         own = b"".join(last.feed(said[start : start + step]) for start in range(0, len(said), step))
-        assert (own + last.rest(), last.passed, last.broken) == (b"out 0123 0123456 put", 3, "start x: no")
+        assert (own + last.give(), last.passed, last.broken) == (b"out 0123 0123456 put", 3, "start x: no")
     last = LastWord(b"0123456789", None)
-    assert last.feed(TAKEN + b"ends with 01234") + last.rest() == b"ends with 01234"
+    assert last.feed(TAKEN + b"ends with 01234") + last.give() == b"ends with 01234"
+
+
+def test_what_looks_like_the_beginning_of_the_last_word_is_given_once_and_hides_nothing() -> None:
+    """After a pause wherever it is cut: output comes whole, and only the beginning of the nonce may come with it."""
+    number = b"0123456789"
+    own = b"out 01 0123 010101 a0" + b"x"
+    said = own + number + b"+" + own + number + b"!start x: no\n"
+    for first in range(len(said)):
+        for second in range(first, len(said)):
+            last = LastWord(number, None)
+            last.feed(TAKEN)
+            got = last.feed(said[:first]) + last.give() + last.give()
+            got += last.feed(said[first:second]) + last.give() + last.feed(said[second:]) + last.give()
+            assert (last.passed, last.broken) == (1, "start x: no")
+            begun = [at - len(own) for at in (first, second - len(number) - 1, second, first - len(number) - 1)]
+            assert got == own * 2 or got in {
+                own + number[:one] + own + number[:two]
+                for one in (0, *(at for at in begun if 0 < at < len(number)))
+                for two in (0, *(at - len(own) for at in begun if 0 < at - len(own) < len(number)))
+            }, (first, second)
 
 
 async def test_a_program_that_forges_its_files_forges_its_own_only(backend: DockerBackend) -> None:

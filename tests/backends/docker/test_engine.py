@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -20,6 +22,26 @@ def test_an_engine_that_answers_is_used_as_it_is(engine: str) -> None:
     for asked in ("start", "status", "start"):
         answer = script(asked)
         assert (answer.returncode, answer.stdout, answer.stderr) == (0, f"{engine}\n", "")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root starts an engine")
+def test_what_an_engine_runs_is_left_alone_while_it_is_too_busy_to_answer(tmp_path: Path) -> None:
+    sleep = [sys.executable, "-c", "import time; time.sleep(600)"]
+    daemon = subprocess.Popen([*sleep, f"{tmp_path}/daemon.json"])
+    runs = subprocess.Popen([*sleep, f"{tmp_path}/exec/container"])
+    (tmp_path / "docker.pid").write_text(str(daemon.pid))
+    (tmp_path / "log").touch()
+    environment = {name: value for name, value in os.environ.items() if name != "DOCKER_HOST"}
+    start = subprocess.Popen([SCRIPT, "start"], env={**environment, "ENGINE_STATE": str(tmp_path)})
+    try:
+        deadline = time.monotonic() + 3
+        while time.monotonic() < deadline:
+            assert runs.poll() is None
+            time.sleep(0.1)
+    finally:
+        for process in (start, runs, daemon):
+            process.kill()
+            process.wait()
 
 
 @pytest.mark.parametrize(

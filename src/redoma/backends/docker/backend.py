@@ -8,7 +8,7 @@ import os
 import posixpath
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -16,7 +16,7 @@ from ...lib.errors import BackendError, Unsupported
 from ...models import OTHER, Isolation, Limits, Request, Status
 from ...telemetry import metrics
 from ..base import Capabilities, Control, Fact, Outcome, Sink, check_files_fit, uncancellable
-from ..hosts import run_with_hosts
+from ..hosts import ProxyProcess, run_with_hosts
 from . import box as boxes
 from . import inspection
 from .box import Box, Spec
@@ -24,9 +24,6 @@ from .container import Container
 from .engine import CannotRemove, CannotStart, Engine, address, check_engine, closed
 from .pool import Pool
 from .run import NotTaken, Run
-
-if TYPE_CHECKING:
-    from ...network.authority import Authority
 
 _LANGUAGES = frozenset({"python", "bash", "javascript", "command", OTHER})
 _ENFORCED_HERE = frozenset({"time", "output_lines", "output_bytes", "output_total"})
@@ -161,7 +158,7 @@ class _Connection:
         """Containers that have ended and were not to be removed."""
         self.runs = 0
         self._idle = asyncio.Event()
-        self._vouching: Authority | None = None
+        self._proxies = ProxyProcess()
 
     @contextmanager
     def used(self) -> Iterator[None]:
@@ -192,6 +189,7 @@ class _Connection:
                 async with asyncio.timeout(_KILL_AGAIN):
                     await self._idle.wait()
         await self.pool.aclose()
+        self._proxies.close()
         for container in self.kept:
             await container.remove()
         await self.engine.aclose()
@@ -229,15 +227,7 @@ class _Connection:
 
         gvisor = inspection.is_gvisor(container.inspected["HostConfig"].get("Runtime"))
         listener = await listen(container, gvisor=gvisor)
-        return await run_with_hosts(request, isolation, listener, self._authority, run, place="/run/redoma")
-
-    def _authority(self) -> Authority:
-        """Return the certificate authority for hosts whose TLS traffic is read. It is made on first use."""
-        from ...network.authority import Authority
-
-        if self._vouching is None or self._vouching.is_old:
-            self._vouching = Authority()
-        return self._vouching
+        return await run_with_hosts(request, isolation, listener, self._proxies, run, place="/run/redoma")
 
     async def _run_directly(self, request: Request, sink: Sink, control: Control | None) -> Outcome:
         """Run in a container whose command is the program, behind the engine's own init if the engine has one."""
@@ -335,7 +325,7 @@ class _Connection:
         needed = required or tuple(_promised(self._box).layers)
         if lacking := found.lacking(needed):
             raise BackendError(
-                f"the isolation layer {lacking[0]!r} can't be had from this engine",
+                f"the isolation layer {lacking[0]!r} is not available from this engine",
                 why="it is not in what the engine says of the container",
                 next=f"see `docker info`, or name the layers you need without {lacking[0]!r} in `require`",
             )
@@ -397,7 +387,7 @@ def _check_limits(limits: Limits, runtime: str | None) -> None:
     for name in _enforced(None) - _enforced(runtime):
         if getattr(limits, name) != getattr(usual, name):
             raise Unsupported(
-                f"a limit on {name} can't be had",
+                f"a limit on {name} is not available",
                 why=f"the engine runs containers with {runtime}, which has none",
                 next=f"leave the limit on {name} as it is",
             )

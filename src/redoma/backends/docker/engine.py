@@ -50,7 +50,7 @@ def address(host: str | None) -> str | None:
             return f"unix://{path}"
     if os.path.isdir(os.path.expanduser("~/.docker/contexts")):
         return None
-    raise _no_engine("none of " + ", ".join(_SOCKETS) + " is there, and DOCKER_HOST is not set")
+    raise _no_engine("no DOCKER_HOST, and no socket in the usual places")
 
 
 def check_engine(host: str | None) -> None:
@@ -415,7 +415,7 @@ def _bad_address(url: str, problem: str) -> BackendUnavailable:
     if url.startswith("ssh://"):
         forward = "ssh -nNT -L /tmp/engine.sock:/var/run/docker.sock"
         next_step = f"bring its socket here (`{forward} {url.removeprefix('ssh://')}`) and use unix:///tmp/engine.sock"
-    return _no_engine(f"{url!r} is no engine that can be used: {problem}", next_step)
+    return _no_engine(f"{url!r} is not an engine that can be used: {problem}", next_step)
 
 
 def _no_permission(path: str) -> BackendUnavailable:

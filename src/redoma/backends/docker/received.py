@@ -39,7 +39,7 @@ class LastWord:
 
     def __init__(self, nonce: bytes, files: Files | None) -> None:
         self._nonce, self._files = nonce, files
-        self._held = b""
+        self._held, self._given = b"", 0  # what may begin the nonce, and how much of it was passed on all the same
         self.taken = self.begun = False
         self.passed = 0
         self._line = b""
@@ -54,14 +54,17 @@ class LastWord:
         if self.begun:
             self._listen(data)
             return b""
-        own, data = b"", self._held + data
+        own, data, given = b"", self._held + data, self._given
         while True:
             before, found, data = data.partition(self._nonce)
             if not data:  # the byte after the nonce decides what it means
                 kept = 0 if found else self._begins(before)
                 self._held = found or before[len(before) - kept :]
-                return own + before[: len(before) - kept]
-            own += before
+                passed_on = before[: len(before) - kept]
+                self._given = max(given - len(passed_on), 0)
+                return own + passed_on[given:]
+            own += before[given:]
+            given = self._given = 0
             if not data.startswith(PASSED):
                 self.begun, self._held = True, b""
                 self._listen(data)
@@ -80,10 +83,17 @@ class LastWord:
         if data and self._files is not None:
             self._files.feed(data)
 
-    def rest(self) -> bytes:
-        """At the end of the output, return what was held back because it looked like the beginning of the nonce."""
-        held, self._held = self._held, b""
+    def give(self) -> bytes:
+        """Return what is held back because it looks like the beginning of the nonce, when no more has come for a while,
+        or at the end of the output. If the rest of the nonce does come, it is recognized all the same."""
+        if not self.holds:
+            return b""
+        held, self._given = self._held[self._given :], len(self._held)
         return held
+
+    @property
+    def holds(self) -> bool:
+        return self.taken and self._given < len(self._held) < len(self._nonce)
 
     @property
     def broken(self) -> str | None:

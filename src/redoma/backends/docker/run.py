@@ -26,6 +26,7 @@ _SECOND = 1_000_000_000  # the engine counts in ns
 _QUIET = 0.5  # seconds without output after which an ended container is considered drained
 _PASSING = 5.0  # seconds that a shell has to pass a signal on, before it gets the next
 _LONG_ORDER = 1 << 20  # bytes
+_HELD = 0.02  # seconds without output after which what looks like the beginning of the nonce is taken for output
 _NEWS = (0.0, 0.05, 0.1, 0.2, 0.4)  # pauses in seconds between queries for an OOM kill
 
 _LOST_WITH_CONTAINER = "it was ended with its container, as happens with too many processes"
@@ -64,6 +65,7 @@ class Run:
         self._cpu: float | None = None
         self._memory: int | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._held_timer: asyncio.TimerHandle | None = None
         self._exited_at: float | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._signals: asyncio.Queue[int] = asyncio.Queue()
@@ -145,9 +147,10 @@ class Run:
             await asyncio.sleep(_QUIET)
 
     async def _release(self) -> None:
-        """Cancel our timer and tasks."""
-        if self._timer is not None:
-            self._timer.cancel()
+        """Cancel our timers and tasks."""
+        for timer in (self._timer, self._held_timer):
+            if timer is not None:
+                timer.cancel()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -214,8 +217,11 @@ class Run:
             if stream == "stdout" and self._last is not None:
                 data = self._own(data, self._last)
             self._print(stream, data)
+        self._print_held()
+
+    def _print_held(self) -> None:
         if self._last is not None:
-            self._print("stdout", self._last.rest())
+            self._print("stdout", self._last.give())
 
     def _own(self, data: bytes, last: LastWord) -> bytes:
         before, passed = last.begun, last.passed
@@ -224,6 +230,10 @@ class Run:
             self._taken.set()
         if last.begun or last.passed > passed:
             self._passed.set()
+        if self._held_timer is not None:
+            self._held_timer.cancel()
+        if last.holds:
+            self._held_timer = self._loop.call_later(_HELD, self._print_held)
         if last.begun and not before and self._files is not None and self._ending is None and self._timer is not None:
             # The program seems to have ended. What follows is the stub's, with its own time limit. END kills a program
             # that learned the nonce to gain that time; the stub ignores it.
