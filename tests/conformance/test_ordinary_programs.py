@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import shutil
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +44,8 @@ PROGRAMS = (
     *ordinary_endings.PROGRAMS,
     *ordinary_shell.PROGRAMS,
 )
+ANY_KERNEL = {program.name for group in (ordinary_science, ordinary_language) for program in group.PROGRAMS}
+"""Those that compute: they ask the kernel for nothing that the others don't."""
 WARM = ("numpy", "pandas", "matplotlib.pyplot")
 
 
@@ -127,17 +129,24 @@ def _check_on_this_host(executor: Executor, program: Program) -> None:
         _check(program, result)
 
 
-@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.name)
+def _each(programs: Iterable[Program]) -> pytest.MarkDecorator:
+    marks = {True: [pytest.mark.any_kernel], False: []}
+    cases = [pytest.param(each, id=each.name, marks=marks[each.name in ANY_KERNEL]) for each in programs]
+    return pytest.mark.parametrize("program", cases)
+
+
+@_each(PROGRAMS)
 def test_it_runs_unchanged(jail: Executor, program: Program) -> None:
     _check_on_this_host(jail, program)
 
 
-@pytest.mark.parametrize("program", HEAVY, ids=lambda program: program.name)
+@_each(HEAVY)
 def test_it_runs_unchanged_where_no_cgroup_counts_its_memory(watched_jail: Executor, program: Program) -> None:
     _check_on_this_host(watched_jail, program)
 
 
-@pytest.mark.parametrize("program", [p for p in PROGRAMS if p.preload], ids=lambda program: program.name)
+@pytest.mark.any_kernel
+@_each(program for program in PROGRAMS if program.preload)
 def test_it_does_not_notice_that_its_packages_were_warm(warm_jail: Executor, program: Program) -> None:
     assert set(program.preload) <= set(WARM)
     _check(program, _run(warm_jail, program))
@@ -161,6 +170,7 @@ import numpy
 """
 
 
+@pytest.mark.any_kernel
 @pytest.mark.parametrize("packages", ["cold", "warm"])
 def test_no_two_runs_draw_the_same_random_numbers(packages: str, jail: Executor, warm_jail: Executor) -> None:
     """Every cell is a copy of one warm interpreter, whose generators were seeded long ago."""

@@ -12,7 +12,8 @@ import os
 import signal
 from collections import deque
 from collections.abc import Awaitable, Callable
-from typing import Any, Literal, Protocol
+from contextlib import AbstractContextManager
+from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 import msgspec
 
@@ -65,8 +66,12 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the value of a last expression is returned."""
     control: bool = False
     """Whether input and signals can be sent to a run while it goes on, with a `Control`."""
-    fork: bool = False
-    """Whether a session on it can be copied: its input takes descriptors, and all runs have one layout of memory."""
+    descriptors: bool = False
+    """Whether descriptors of this process can be passed to a run along with its input."""
+    image: Callable[[int], Image] | None = None
+    """Makes an image of so many bytes at most, if sessions can be copied: then the driver is loaded in all cells, and
+    all have one layout of memory.
+    """
     network: bool = False
     """Whether a run can reach the hosts that its request names, and no others."""
     environments: bool = False
@@ -85,22 +90,34 @@ def unmet_needs(can: Capabilities, request: Request, *, controlled: bool = False
     `controlled`: input and signals follow while it runs. `inside`: its working directory is one inside, because the
     backend was chosen with the request.
     """
-    needs = {
-        f"{request.language} code": request.kind in can.languages,
-        "arguments": can.arguments or not request.argv or request.language in ("command", "lua"),
-        "input": can.stdin or not request.stdin,
-        "input and signals while it runs": can.control or not controlled,
-        "variables": can.env or not request.environment,
-        "files": can.files or not request.files,
-        "files to bring back": can.outputs or not request.outputs,
-        "named hosts of the network": can.network or not request.network,
-        "packages of an environment": can.environments or request.uses is None,
-        f"the workspace {request.workspace!r}": request.workspace in can.workspaces,
-        "a working directory on the host": can.cwd or not request.cwd or request.project or inside,
-        **{f"the isolation layer {layer!r}": False for layer in can.isolation.lacking(request.require)},
-        **{f"a limit on {field}": False for field in _unenforced(can, request.limits)},
-    }
-    return [need for need, met in needs.items() if not met]
+    # Not a table of all needs: this is asked twice for each run, and nearly always the answer is none.
+    unmet: list[str] = []
+    if request.kind not in can.languages:
+        unmet.append(f"{request.language} code")
+    if request.argv and not can.arguments and request.language not in ("command", "lua"):
+        unmet.append("arguments")
+    if request.stdin and not can.stdin:
+        unmet.append("input")
+    if controlled and not can.control:
+        unmet.append("input and signals while it runs")
+    if not can.env and request.environment:
+        unmet.append("variables")
+    if request.files and not can.files:
+        unmet.append("files")
+    if request.outputs and not can.outputs:
+        unmet.append("files to bring back")
+    if request.network and not can.network:
+        unmet.append("named hosts of the network")
+    if request.uses is not None and not can.environments:
+        unmet.append("packages of an environment")
+    if request.workspace not in can.workspaces:
+        unmet.append(f"the workspace {request.workspace!r}")
+    if request.cwd and not (can.cwd or request.project or inside):
+        unmet.append("a working directory on the host")
+    unmet += [f"the isolation layer {layer!r}" for layer in can.isolation.lacking(request.require)]
+    if not can.limits.issuperset(Limits.__struct_fields__):
+        unmet += [f"a limit on {field}" for field in _unenforced(can, request.limits)]
+    return unmet
 
 
 def _unenforced(can: Capabilities, limits: Limits) -> list[str]:
@@ -174,6 +191,28 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 _LIMIT_OF = {Status.TIMEOUT: "time", Status.MEMORY: "memory", Status.OUTPUT: "output_total"}
 
 
+Passed: TypeAlias = int | str
+"""What is passed to a run along with input: a descriptor of this process, or the name of an image that the backend
+keeps elsewhere; -1 if nothing.
+"""
+
+
+class Image(Protocol):
+    """A file in memory beside the cells, from which copies of a session are made."""
+
+    @property
+    def to_write(self) -> Passed:
+        """To be passed to the session, which writes itself."""
+
+    def seal(self) -> None:
+        """Let nobody change it any more. Raises `BackendError` if the session still could."""
+
+    def to_read(self) -> AbstractContextManager[Passed]:
+        """To be passed to one copy, which must have it before this is closed."""
+
+    def close(self) -> None: ...
+
+
 class Control:
     """Input and signals for a run while it goes on.
 
@@ -184,7 +223,7 @@ class Control:
     _ROOM = 1 << 20  # bytes of unread input from which on a writer must wait
 
     def __init__(self) -> None:
-        self._pieces: deque[tuple[bytes, int]] = deque()
+        self._pieces: deque[tuple[bytes, Passed]] = deque()
         self._waiting = 0
         self._reader_waits = False
         self._changed = asyncio.Event()
@@ -193,8 +232,12 @@ class Control:
         self._deliver: Callable[[int], None] | None = None
         self.lasts = False
         """Whether the caller decides how long it runs: then ending it is not a failure."""
-        self.descriptor = -1
-        """What goes along with the piece of input that `read` returned last, where the backend can pass descriptors."""
+        self.session = False
+        """Whether the run is the driver of a session that can be copied."""
+        self.copy_of = ""
+        """The name of the image that it is a copy from, if the backend keeps that elsewhere: it has to run there."""
+        self.passed: Passed = -1
+        """What goes along with the piece of input that `read` returned last."""
         self.write_now: Callable[[bytes], int] | None = None
         """Takes input while the backend waits in `read`, and returns how many bytes of it: so a small message need not
         wait for a turn of the event loop. Set by the backend, if it can."""
@@ -204,11 +247,11 @@ class Control:
         self.isolation: Isolation | None = None
         """The isolation of the run, as soon as the backend knows it; also in the outcome."""
 
-    async def write(self, data: bytes, descriptor: int = -1) -> None:
+    async def write(self, data: bytes, passed: Passed = -1) -> None:
         """Send input to the run. Waits while much of it is unread. Raises `InvalidRequest` after the end.
 
-        A `descriptor` is passed along with it: only where `Capabilities.fork` says that there can be one. It must stay
-        open until the run has said that it has it.
+        `passed` goes along with it: only where the `Capabilities` say that there can be such a thing. A descriptor must
+        stay open until the run has said that it has it.
         """
         while self._waiting > self._ROOM and not self._closed:
             await self._wait()
@@ -218,16 +261,16 @@ class Control:
                 why="the run has ended" if self._closed else "its end was given before",
                 next="write before that",
             )
-        self.post(data, descriptor)
+        self.post(data, passed)
 
-    def post(self, data: bytes, descriptor: int = -1) -> None:
+    def post(self, data: bytes, passed: Passed = -1) -> None:
         """Send a few bytes of input without waiting for room. Does nothing after the end."""
         if not self.takes_input:
             return
-        if data and descriptor < 0 and self._reader_waits and not self._pieces and self.write_now is not None:
+        if data and passed == -1 and self._reader_waits and not self._pieces and self.write_now is not None:
             data = data[self.write_now(data) :]
         if data:
-            self._pieces.append((data, descriptor))
+            self._pieces.append((data, passed))
             self._waiting += len(data)
             self._tell()
 
@@ -251,7 +294,7 @@ class Control:
         if not isinstance(number, int) or isinstance(number, bool) or number not in signal.valid_signals():
             raise InvalidRequest(
                 f"{number!r} can't be sent",
-                why="it is no signal of this system",
+                why="it is not a signal of this system",
                 next="send a number such as 15 (SIGTERM) or 2 (SIGINT)",
             )
         if self._closed:
@@ -269,7 +312,7 @@ class Control:
         self._reader_waits = False
         if not self._pieces:
             return b""
-        data, self.descriptor = self._pieces.popleft()
+        data, self.passed = self._pieces.popleft()
         self._waiting -= len(data)
         self._tell()
         return data
@@ -310,6 +353,14 @@ class Backend(Protocol):
 
     async def aclose(self) -> None:
         """Release whatever is kept warm. Safe to call twice."""
+
+
+@runtime_checkable
+class Warmable(Backend, Protocol):
+    """A backend that can start ahead of its first run."""
+
+    def warm(self) -> None:
+        """Begin to start what the first run will need. Raises `BackendError` if it can't be started."""
 
 
 class RunOver(Protocol):

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 
 from ..lib.files import SPECIAL
-from ..lib.patterns import pattern as compiled_later
+from ..lib.patterns import lazy_pattern
 
 MAX_FILES = 1000
 MAX_BYTES = 64 * 1024 * 1024
@@ -63,7 +63,7 @@ def wanted(path: str, patterns: Iterable[str]) -> bool:
     return rest.fit(name)
 
 
-_MAGIC = compiled_later(r"[*?\[]")
+_MAGIC = lazy_pattern(r"[*?\[]")
 
 
 def is_magic(pattern: str) -> bool:

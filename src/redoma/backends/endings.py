@@ -17,8 +17,8 @@ from .base import Entry, Outcome, exceeded
 _LIMIT_SIGNALS: dict[int, str] = {signal.SIGXFSZ: "file_size", signal.SIGXCPU: "cpu"}
 
 
-class Verdict(NamedTuple):
-    """The result of an `Ending`."""
+class FinalStatus(NamedTuple):
+    """How a run ended, as its result says it."""
 
     status: Status
     error: str | None = None
@@ -61,27 +61,27 @@ class Ending(msgspec.Struct, frozen=True, kw_only=True):
     """The program's own error message."""
 
     @property
-    def verdict(self) -> Verdict:
-        """The verdict. The first cause that applies counts: what the kernel did, what we did, what the limits did, and
+    def verdict(self) -> FinalStatus:
+        """The status. The first cause that applies counts: what the kernel did, what we did, what the limits did, and
         last what the program did itself.
         """
         if self.out_of_memory:
-            return Verdict(Status.MEMORY)
+            return FinalStatus(Status.MEMORY)
         if self.flooded:
-            return Verdict(Status.OUTPUT)
+            return FinalStatus(Status.OUTPUT)
         if self.stopped is not None:
-            return Verdict(self.stopped, limit=self.limit)
+            return FinalStatus(self.stopped, limit=self.limit)
         if self.limit:
             status = {"memory": Status.MEMORY, "cpu": Status.TIMEOUT}.get(self.limit, Status.KILLED)
-            return Verdict(status, limit=self.limit)
+            return FinalStatus(status, limit=self.limit)
         if self.killed:
-            return Verdict(Status.KILLED, self.killed)
+            return FinalStatus(Status.KILLED, self.killed)
         if self.broken:
-            return Verdict(Status.ERROR, f"could not {self.broken}", self.exit_code)
+            return FinalStatus(Status.ERROR, f"could not {self.broken}", self.exit_code)
         if self.signal is not None:
             limit = _LIMIT_SIGNALS.get(self.signal, "") if self.names_limit else ""
-            return Verdict(Status.KILLED, None if limit else _by_signal(self.signal), 128 + self.signal, limit)
-        return Verdict(Status.OK if self.exit_code == 0 else Status.ERROR, self.error or None, self.exit_code)
+            return FinalStatus(Status.KILLED, None if limit else _by_signal(self.signal), 128 + self.signal, limit)
+        return FinalStatus(Status.OK if self.exit_code == 0 else Status.ERROR, self.error or None, self.exit_code)
 
     def outcome(
         self,

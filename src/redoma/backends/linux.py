@@ -70,7 +70,14 @@ def show_to_peers() -> None:
 # --- privileges ---
 
 
-CAP_KILL, CAP_SETGID, CAP_SETUID, CAP_SETPCAP = 5, 6, 7, 8
+CAP_KILL, CAP_SETGID, CAP_SETUID, CAP_SETPCAP, CAP_SYS_ADMIN = 5, 6, 7, 8, 21
+
+
+def has_capabilities(*needed: int) -> bool:
+    """Return whether this process has these capabilities, in its user namespace."""
+    with open("/proc/self/status") as file:
+        effective = next(int(line.split()[1], 16) for line in file if line.startswith("CapEff:"))
+    return all(effective >> number & 1 for number in needed)
 
 
 def keep_capabilities(*kept: int) -> None:
@@ -173,6 +180,25 @@ def mount_with_owners(source: str, target: str, namespace: int) -> None:
         _syscall(_SYS_MOVE_MOUNT, tree, b"", _AT_FDCWD, os.fsencode(target), _MOVE_MOUNT_F_EMPTY_PATH)
     finally:
         os.close(tree)
+
+
+# --- timers ---
+
+
+class _TimerSpec(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_long) for name in ("every_s", "every_ns", "after_s", "after_ns")]
+
+
+def timer() -> int:
+    """Return a descriptor that becomes readable at a set time; at first, none is set."""
+    return _check(_libc.timerfd_create(1, os.O_CLOEXEC | os.O_NONBLOCK))  # CLOCK_MONOTONIC
+
+
+def set_timer(descriptor: int, after: float) -> None:
+    """Make a timer readable after some seconds; 0 means at once. An earlier setting is replaced."""
+    nanoseconds = max(1, int(after * 1e9))
+    spec = _TimerSpec(0, 0, nanoseconds // 10**9, nanoseconds % 10**9)
+    _check(_libc.timerfd_settime(descriptor, 0, ctypes.byref(spec), None))
 
 
 # --- files ---

@@ -34,7 +34,7 @@ def test_an_impostor_that_speaks_like_the_host_gets_what_a_script_gets(stage: St
     assert (result.status, result.stdout) == (Status.OK, "{'value': True}{'value': 'hello\\n'}"), result
 
 
-NO_MESSAGE = "it sent what is no message of a script's host, and was ended"
+NO_MESSAGE = "it sent what is not a message of a script's host, and was ended"
 MALFORMED = {
     "garbage": ("os.write(1, b'\\0\\0\\0\\5hello')", NO_MESSAGE),
     "no_json": ("frame(b'\\xff\\xfe')", NO_MESSAGE),

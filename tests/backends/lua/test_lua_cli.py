@@ -127,7 +127,7 @@ sys.path.insert(0, os.path.abspath("elsewhere"))
     [
         (
             WITHOUT_CELLS,
-            ("the jail can't be had on this host", "see `redoma doctor`, or choose the backend `native`"),
+            ("the jail is not available on this host", "see `redoma doctor`, or choose the backend `native`"),
             0,
         ),
         (WITHOUT_LUPA, ("Lua is not here: lupa isn't installed", "pip install 'redoma[lua]'"), 125),

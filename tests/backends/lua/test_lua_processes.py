@@ -158,7 +158,7 @@ FAILING = {
     "fresh.stdout_stream():read(1.5)": "read takes nothing, a number of characters above 0",
     "started.start()": "the process can't be started: it was started before",
     "started.signal('TERM')": 'signal takes the number of a signal, and got "TERM"',
-    "started.signal(1000)": "1000 can't be sent: it is no signal of this system",
+    "started.signal(1000)": "1000 can't be sent: it is not a signal of this system",
     "started.signal(-1)": "-1 can't be sent",
     "started.write_stdin({})": "write_stdin takes a string, and got table",
     "ended.write_stdin('x')": "the input can't be written: the run has ended",

@@ -254,7 +254,7 @@ class _Channel:
             if isinstance(question, Print):
                 return self._sink("stdout", as_bytes(question.text))
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, InvalidRequest):
-            self.malformed = "it sent what is no message of a script's host, and was ended"
+            self.malformed = "it sent what is not a message of a script's host, and was ended"
             return False
         if self._waits:
             self.malformed = "it asked again before it had its answer, which no script's host does, and was ended"

@@ -23,7 +23,7 @@ from ...lib.errors import BackendError, BackendUnavailable, Unsupported
 from ...lib.extras import pip_install
 from ...models import Isolation, KiB, Limits, MiB, Request, Seed, Status, Stream, Usage
 from ...models.reach import NOTHING
-from ..base import MAX_LIMIT, Capabilities, Control, Outcome, Sink, new_seed
+from ..base import MAX_LIMIT, Capabilities, Control, Fact, Outcome, Sink, new_seed
 from ..jail.launch import is_seen_in_cells
 from ..scratch import scratch
 from . import session, worker
@@ -40,6 +40,7 @@ _LAYERS = {
     "filesystem": "virtual, in memory",
     "network": "none",
 }
+_PACKAGE = "pydantic-monty==1.4.0"
 _OURS = 64 * MiB  # memory of a cell for the pool's interpreter, and for the worker before it has run anything
 
 _first_used_in = 0
@@ -88,6 +89,22 @@ class MontyBackend:
             files=True,
             value=True,
         )
+
+    def facts(self) -> tuple[Fact, ...]:
+        """Return whether Monty works here, for `redoma doctor`, by running a line. Empty if it is not installed:
+        `capabilities` says so.
+        """
+        try:
+            _alone()
+        except BackendUnavailable:
+            return ()
+        try:
+            asyncio.run(_try())
+        except BackendError as error:
+            fix = f"{pip_install(_PACKAGE)} --force-reinstall"
+            costs = "the backend `monty` doesn't work"
+            return (Fact(name="monty", state="missing", what=error.why, costs=costs, fix=fix),)
+        return (Fact(name="monty", what="a worker starts and answers"),)
 
     async def run(self, request: Request, sink: Sink, control: Control | None = None) -> Outcome:
         self.capabilities()
@@ -181,11 +198,20 @@ def _alone() -> Isolation:
     try:
         import pydantic_monty
     except ImportError as error:
-        raise BackendUnavailable(
-            "monty is not here", why=str(error), next=pip_install("pydantic-monty==1.4.0")
-        ) from error
+        raise BackendUnavailable("monty is not here", why=str(error), next=pip_install(_PACKAGE)) from error
     layers = {name: text.format(pydantic_monty.__version__) for name, text in _LAYERS.items()}
     return Isolation(layers=layers, missing=("kernel", "limit on files"))
+
+
+async def _try() -> None:
+    """Run a line on a worker without a cell: the jail has facts of its own. Raises `BackendError`."""
+    workers = _WithoutCells(1)
+    try:
+        outcome = await workers.run(Request(code="6 * 7"), lambda stream, data: True)
+    finally:
+        await workers.aclose()
+    if outcome.value != 42:
+        raise BackendError("monty doesn't work", why=f"a worker answered {outcome.status} to a line of arithmetic")
 
 
 def _together(monty: Isolation, cell: Isolation) -> Isolation:
@@ -206,9 +232,7 @@ def _programs() -> dict[str, str]:
     try:
         return worker.programs()
     except FileNotFoundError as error:
-        raise BackendUnavailable(
-            "the monty workers don't start", why=str(error), next=pip_install("pydantic-monty==1.4.0")
-        ) from error
+        raise BackendUnavailable("the monty workers don't start", why=str(error), next=pip_install(_PACKAGE)) from error
 
 
 def _told(request: Request) -> session.Told:
@@ -300,7 +324,7 @@ class _WithoutCells:
                     self._pool = session.start(self._workers)
                 except (OSError, RuntimeError, pydantic_monty.MontyError) as error:
                     raise BackendUnavailable(
-                        "the monty workers don't start", why=str(error), next=pip_install("pydantic-monty==1.4.0")
+                        "the monty workers don't start", why=str(error), next=pip_install(_PACKAGE)
                     ) from error
             return self._pool
 
