@@ -4,8 +4,9 @@
 
 Host, client and proxy are processes of their own on this machine's loopback; ways take turns, request by request, on
 connections that are kept. `squid` and `mitmdump` take part if they are installed. Then 200 connections at once go
-through the proxy of one run in a cell, while another thread of the same executor makes small runs: their latency beside
-that without the load, and beside a run that only computes, which takes a processor, too.
+through the proxy of one run in a cell, while another thread of the same executor makes small runs: their latency, and
+their processor time in this process, beside those without the load, and beside a run of as many processes that only
+compute: on few processors whatever works takes time from others.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import asyncio
 import contextlib
 import json
 import multiprocessing
+import os
 import resource
 import shutil
 import socket
@@ -193,58 +195,88 @@ print(f"{done / (time.perf_counter() - began):.0f}")
 """
 
 BUSY = """
-import time
+import os, time
+for _ in range(2):
+    if os.fork() == 0:
+        break
 began = time.perf_counter()
 while time.perf_counter() - began < 4:
     pass
 """
+"""Three processes that compute: as many as work for the connections, which are the run, the proxies and the host."""
 
 
-def at_once(plain: int, place: Path) -> None:
+def proxy_memory(field: str) -> float:
+    """The memory of the process of the proxies, in MB: `VmRSS` now, or `VmHWM` at its peak."""
+    found = 0
+    for status in Path("/proc").glob("[0-9]*/status"):
+        with contextlib.suppress(OSError):
+            if b"hosts_process" in (status.parent / "cmdline").read_bytes():
+                fields = dict(line.split(":", 1) for line in status.read_text().splitlines() if ":" in line)
+                found += int(fields[field].split()[0]) if int(fields["PPid"]) == os.getpid() else 0
+    return found / 1024
+
+
+class Beside:
+    """What was measured of small runs beside a load: their times in ms, and Redoma's processor time for each."""
+
+    def __init__(self) -> None:
+        self.times, self.spent = list[float](), 0.0
+
+    def measure(self, executor: Executor, seconds: float) -> None:
+        end = time.perf_counter() + seconds
+        while time.perf_counter() < end:
+            time.sleep(0.03)
+            began, before = time.perf_counter(), time.process_time()
+            executor.run("1 + 1", policy="none")
+            self.times.append((time.perf_counter() - began) * 1e3)
+            self.spent += time.process_time() - before
+
+    def __str__(self) -> str:
+        ordered = sorted(self.times)
+        p50, p90 = statistics.median(ordered), ordered[len(ordered) * 9 // 10]
+        return f"p50 {p50:5.1f}   p90 {p90:5.1f}   Redoma's processor time {self.spent * 1e3 / len(ordered):.2f} a run"
+
+
+def at_once(plain: int, place: Path, turns: int) -> None:
     config = Config(audit=AuditConfig(directory=place / "audit"), state=place / "state")
+    rule = f"host.test:{plain}=127.0.0.1"
+
+    def load(code: str) -> str:
+        limits = {"open_files": 512, "connections": 256}
+        done = executor.run(code, args=rule.split("=")[:1], network=[rule], policy="none", limits=limits)
+        return done.stdout.strip() or done.stderr
+
     with Executor(config) as executor:
-
-        def latencies(seconds: float) -> str:
-            times, end = [], time.perf_counter() + seconds
-            while time.perf_counter() < end:
-                time.sleep(0.03)
-                began = time.perf_counter()
-                executor.run("1 + 1", policy="none")
-                times.append(time.perf_counter() - began)
-            ordered = sorted(time * 1e3 for time in times)
-            return f"{statistics.median(ordered):.1f} (p90 {ordered[len(ordered) * 9 // 10]:.1f})"
-
-        latencies(1)
-        before, alone = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, latencies(3)
-        result = list[str]()
-
-        def beside(code: str) -> str:
-            def load() -> None:
-                rules = [f"host.test:{plain}=127.0.0.1"]
-                limits = {"open_files": 512, "connections": 256}
-                done = executor.run(code, args=rules[0].split("=")[:1], network=rules, policy="none", limits=limits)
-                result.append(done.stdout.strip() or done.stderr)
-
-            thread = threading.Thread(target=load)
-            thread.start()
-            time.sleep(1)
-            found = latencies(2.5)
-            thread.join()
-            return found
-
-        computing, connected, after = beside(BUSY), beside(MANY), latencies(3)
-        grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
-    print("200 connections at once, through the proxy of one run")
-    print(f"  requests a second      {result[-1]}")
-    print(f"  memory of Redoma       {grown:+.1f} MB at its peak")
-    print(f"  another run, p50 in ms {alone} alone, {connected} beside that load, {after} alone again")
-    print(f"                         {computing} beside a run that only computes")
+        load("")  # starts the process of the proxies
+        Beside().measure(executor, 1)
+        ours, proxies = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, proxy_memory("VmRSS")
+        found = {"alone": Beside(), "beside three that compute": Beside(), "beside 200 connections": Beside()}
+        served = list[str]()
+        for _ in range(turns):
+            found["alone"].measure(executor, 2.5)
+            for name, code in (("beside three that compute", BUSY), ("beside 200 connections", MANY)):
+                thread = threading.Thread(target=lambda code=code: served.append(load(code)))
+                thread.start()
+                time.sleep(1)
+                found[name].measure(executor, 2.5)
+                thread.join()
+        ours = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - ours
+        peak = proxy_memory("VmHWM")
+    print(f"200 connections at once, through the proxy of one run, {turns} turns")
+    print(f"  requests a second  {', '.join(filter(None, served))}")
+    print(f"  memory, in MB      Redoma {ours / 1024:+.1f}; its proxies {proxies:.1f} before, {peak:.1f} at their peak")
+    print("  another run, in ms")
+    for name, beside in found.items():
+        print(f"    {name:26} {beside}")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=300)
-    rounds = parser.parse_args().rounds
+    parser.add_argument("--turns", type=int, default=3)
+    options = parser.parse_args()
+    print(f"load {os.getloadavg()[0]:.1f}, {os.cpu_count()} processors")
     theirs = Authority()
     listeners = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
     contexts = [None, theirs.context("host.test")]
@@ -254,8 +286,8 @@ def main() -> None:
     plain, secure = (one.getsockname()[1] for one in listeners)
     with tempfile.TemporaryDirectory(prefix="redoma-network-") as directory:
         with others(Path(directory)) as other:
-            asyncio.run(one_by_one(rounds, plain, secure, theirs, other))
-        at_once(plain, Path(directory))
+            asyncio.run(one_by_one(options.rounds, plain, secure, theirs, other))
+        at_once(plain, Path(directory), options.turns)
 
 
 if __name__ == "__main__":

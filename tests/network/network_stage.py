@@ -29,7 +29,8 @@ class Host:
     """A real server for one name. It says what it was sent; some paths make it do more:
 
     /echo answers with the headers and the body; /pieces with the value of `Authorization`, a byte at a time; /header
-    with it in a header, /trailer in a trailer, /gzip compressed; /to?URL redirects, /carry?URL with it behind the URL;
+    with it in a header, /trailer in a trailer, /hints in an answer before the answer, /zipped compressed; /gzip with
+    the body compressed; /to?URL redirects, /carry?URL with it behind the URL;
     /endless never stops.
     """
 
@@ -66,6 +67,14 @@ class Host:
                         self.pieces(b"x", trailer=self.headers.get("Authorization", ""))
                     case "/gzip":
                         self.say(200, gzip.compress(self.body), **{"Content-Encoding": "gzip"})
+                    case "/zipped":
+                        told = self.headers.get("Authorization", "").encode()
+                        self.say(200, gzip.compress(told), **{"Content-Encoding": "gzip"})
+                    case "/hints":
+                        self.send_response_only(103)
+                        self.send_header("Echo", self.headers.get("Authorization", ""))
+                        self.end_headers()
+                        self.say(200, b"")
                     case "/endless":
                         self.endless()
                     case "/large":
@@ -76,7 +85,7 @@ class Host:
                         self.say(200, json.dumps(host.seen[-1]).encode())
                 return None
 
-            do_GET = do_POST = do_PUT = do_DELETE = do_HEAD = do_OPTIONS = do_PATCH = answer  # noqa: N815
+            do_GET = do_POST = do_PUT = do_DELETE = do_HEAD = do_OPTIONS = do_PATCH = do_TRACE = answer  # noqa: N815
 
             def told(self) -> Seen:
                 if self.headers.get("Transfer-Encoding") == "chunked":
@@ -252,7 +261,10 @@ async def proxied(
             raise socket.gaierror(-2, "Name or service not known")
         return names[name]
 
-    held = [Held(name, value, placeholder("run", name), use) for name, (value, use) in (secrets or {}).items()]
+    held = [
+        Held(name, value.encode(), placeholder("run", name).encode(), use)
+        for name, (value, use) in (secrets or {}).items()
+    ]
     listener = socket.create_server(("127.0.0.1", 0))
     proxy = Proxy(
         listener,

@@ -29,7 +29,8 @@ V6_SPELLINGS = ("::1", "0:0:0:0:0:0:0:1", "::ffff:127.0.0.1", "::ffff:7f00:1")
 
 
 class Target:
-    """A service of this machine, by TCP and UDP, that answers whatever it is sent: a name server would."""
+    """A service of this machine, by TCP, by UDP and at an abstract address, that answers whatever it is sent: a name
+    server would."""
 
     def __init__(self) -> None:
         self._sockets = [socket.socket(socket.AF_INET6, kind) for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM)]
@@ -40,16 +41,22 @@ class Target:
         tcp.bind(("::", 0))
         self.port: int = tcp.getsockname()[1]
         udp.bind(("::", self.port))
-        tcp.listen(64)
+        abstract = socket.socket(socket.AF_UNIX)
+        abstract.settimeout(0.1)
+        abstract.bind(f"\0redoma-test-{self.port}")
+        self._sockets.append(abstract)
+        for one in (tcp, abstract):
+            one.listen(64)
         self.heard, self._over = 0, threading.Event()
-        self._threads = [threading.Thread(target=self._tcp), threading.Thread(target=self._udp)]
+        self._threads = [threading.Thread(target=self._stream, args=(one,)) for one in (tcp, abstract)]
+        self._threads.append(threading.Thread(target=self._udp))
         for thread in self._threads:
             thread.start()
 
-    def _tcp(self) -> None:
+    def _stream(self, listener: socket.socket) -> None:
         while not self._over.is_set():
             try:
-                connection, _ = self._sockets[0].accept()
+                connection, _ = listener.accept()
             except TimeoutError:
                 continue
             with connection:
@@ -113,6 +120,13 @@ def udp(address):
         query = b"\\x12\\x34\\x01\\x00\\x00\\x01" + b"\\x00" * 6 + b"\\x03api\\x04test\\x00\\x00\\x01\\x00\\x01"
         there.send(query)
         return there.recv(1000)
+def abstract():
+    with socket.socket(socket.AF_UNIX) as there:
+        there.settimeout(25)
+        there.connect(f"\\0redoma-test-{port}")
+        there.sendall(b"x")
+        return there.recv(1000)
+tried("abstract", abstract)
 for address in addresses:
     tried("tcp " + address, lambda: tcp(address))
     tried("dns " + address, lambda: udp(address))
@@ -121,7 +135,8 @@ print(json.dumps(found))
 
 
 def test_no_address_of_this_machine_is_reached_from_a_cell(jail: Executor, target: Target) -> None:
-    """By TCP, and by UDP as a question to a name server; in every spelling that the C library takes."""
+    """By TCP, and by UDP as a question to a name server, in every spelling that the C library takes; and by an abstract
+    socket."""
     addresses = [*SPELLINGS, *V6_SPELLINGS, own_address()]
     done = subprocess.run(
         [sys.executable, "-c", DIRECT, str(target.port), *addresses],
@@ -425,8 +440,8 @@ def ask(host, path, method="GET", body=None, **headers):
             got = b""
             while more := tls.recv(65536):
                 got += more
-    print(got.replace(b"\\r\\n1\\r\\n", b"").decode())
-    return got.decode()
+    print(got.replace(b"\\r\\n1\\r\\n", b"").decode("latin-1"))
+    return got.decode("latin-1")
 """
 LEAKS = {
     "by the path of a request": 'ask("api.test", f"/{token}")',
@@ -443,6 +458,12 @@ LEAKS = {
     "by the status of an answer": 'ask("api.test", "/broken-status", Authorization=token)',
     "by a header that is none": 'ask("api.test", "/broken-header", Authorization=token)',
     "by the length of a chunk": 'ask("api.test", "/broken-chunk", Authorization=token)',
+    "by an answer before the answer": 'ask("api.test", "/hints", Authorization=token)',
+    "by a method that asks for an echo": 'ask("api.test", "/x", "TRACE", Authorization=token)',
+    "by a compressed answer": """
+import zlib
+body = ask("api.test", "/zipped", Authorization=token).partition("\\r\\n\\r\\n")[2]
+print(zlib.decompress(body.encode("latin-1"), 31))""",
     "by a redirect that has it": """
 place = ask("api.test", f"/carry?https://other.test:{other}/", Authorization=token).partition("Location: ")[2]
 ask("other.test", "/" + place.split()[0].rpartition("/")[2])""",

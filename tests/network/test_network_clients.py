@@ -10,6 +10,7 @@ import subprocess
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from network_stage import AUTHORITY, Host, hosts
@@ -37,16 +38,28 @@ COMMANDS = {
 }  # fmt: skip
 
 
-def run(jail: Executor, name: str, host: Host, network: list[str], **more: object) -> Result:
+def run(
+    jail: Executor,
+    name: str,
+    host: Host,
+    network: list[str],
+    *,
+    backend: str = "auto",
+    packages: str = "",
+    **more: Any,
+) -> Result:
+    """Let a client read from a host. `packages` is a directory with Python's, if it doesn't find them by itself."""
     url, words = f"https://{host.url}/x", {"host": host.name, "port": host.port, "at": host.url}
     if name in PYTHON:
-        return jail.run(PYTHON[name].format(url=url, **words), network=network, policy="none", timeout=60, **more)  # type: ignore[arg-type]
+        path = f"import sys; sys.path.append({packages!r})\n" if packages else ""
+        code = path + PYTHON[name].format(url=url, **words)
+        return jail.run(code, network=network, policy="none", timeout=60, backend=backend, **more)
     argv = [
         word.replace("{url}", url).replace("{at}", host.url).replace("{host}", host.name) for word in COMMANDS[name]
     ]
     if shutil.which(argv[0]) is None:
         pytest.fail(f"{argv[0]} is not installed: scripts/setup dev installs it")
-    return jail.command(argv, network=network, policy="none", memory="2GiB", timeout=60, **more)  # type: ignore[arg-type]
+    return jail.command(argv, network=network, policy="none", memory="2GiB", timeout=60, backend=backend, **more)
 
 
 @pytest.mark.parametrize("name", [*PYTHON, *COMMANDS])

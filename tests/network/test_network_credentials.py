@@ -239,8 +239,11 @@ def test_a_secret_that_begins_another_does_not_uncover_the_rest_of_it() -> None:
 
 
 async def test_users_that_a_guest_invents_do_not_fill_the_memory_of_the_proxy() -> None:
-    held = Held("PIN", "4711", HELD, SecretUse(hosts=("api.test",)))
-    short, long = Credentials([held]), Credentials([Held("TOKEN", VALUE, HELD, SecretUse(hosts=("api.test",)))])
+    held = Held("PIN", b"4711", HELD.encode(), SecretUse(hosts=("api.test",)))
+    short, long = (
+        Credentials([held]),
+        Credentials([Held("TOKEN", VALUE.encode(), HELD.encode(), SecretUse(hosts=("api.test",)))]),
+    )
     for number in range(1000):
         for credentials in (short, long):
             token = base64.b64encode(f"{number}:{HELD}".encode())

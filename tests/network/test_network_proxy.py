@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import errno
+import ipaddress
+import itertools
 import socket
 import struct
+import threading
 from collections import Counter
+from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 from network_stage import AUTHORITY, PROXY_AUTHORITY, get, hosts, inside, proxied, trusting
 
-from redoma.models.network import host_rules, placeholder
+from pace import SLOW
+from redoma.lib.hosts import why_not_public
+from redoma.models.network import NetworkRequest, host_rules, placeholder
 from redoma.network.credentials import Credentials
 from redoma.network.exchange import Exchange
+from redoma.network.messages import MAX_RECORDS
 from redoma.network.streams import Stream
 from redoma.network.upstream import Denied, Failed, Upstream
 
@@ -152,27 +162,68 @@ async def test_a_name_that_leads_inside_is_refused_unless_the_rule_has_the_addre
 
 
 async def test_a_name_is_resolved_once_for_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rebinding: the name service gives a public address first, and then that of this machine."""
-    answers, connected = [["1.1.1.1", "10.0.0.1"], ["127.0.0.1"], ["127.0.0.1"]], list[str]()
+    """Rebinding: the name service gives a public address to who checks it, and that of this machine to who connects.
+    The control asks it twice."""
+    answers, connect = itertools.cycle([["1.1.1.1", "10.0.0.1"], ["127.0.0.1"]]), asyncio.open_connection
 
     async def resolve(_name: str) -> list[str]:
-        return answers.pop(0)
+        return next(answers)
 
-    async def connect(address: str, _port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        connected.append(address)
-        raise ConnectionRefusedError("nobody there")
+    async def connect_here(address: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        if address != "127.0.0.1":
+            raise ConnectionRefusedError("no test leaves this machine")
+        return await connect(address, port)
 
-    monkeypatch.setattr("asyncio.open_connection", connect)
-    rules, upstream = host_rules(["rebind.test"]), Upstream(resolve)
-    for _ in range(3):
-        with pytest.raises(Failed):
-            await upstream.connect("rebind.test", 443, rules)
-    assert connected == ["1.1.1.1"] * 3
-    with pytest.raises(Denied, match=r"is at 127\.0\.0\.1"):  # asked again, it would have been this machine
-        await Upstream(resolve).connect("rebind.test", 443, rules)
-    with pytest.raises(Failed):  # the control: a rule that names the address
-        await Upstream(resolve).connect("rebind.test", 443, host_rules(["rebind.test=127.0.0.1"]))
-    assert connected[3:] == ["127.0.0.1"]
+    async def ask_twice(port: int) -> None:
+        assert not why_not_public(ipaddress.ip_address((await resolve("rebind.test"))[0]))
+        await read(Stream(*await asyncio.open_connection((await resolve("rebind.test"))[0], port)))
+
+    async def read(stream: Stream) -> None:
+        await stream.write(get("/x", "Host: rebind.test"))
+        await stream.read()
+        stream.close()
+
+    monkeypatch.setattr("asyncio.open_connection", connect_here)
+    with hosts("inner.test") as (host,):
+        await ask_twice(host.port)
+        assert len(host.seen) == 1, "the control"
+        rules, upstream = host_rules([f"rebind.test:{host.port}"]), Upstream(resolve)
+        for _ in range(4):
+            with pytest.raises(Failed):
+                await read(await upstream.connect("rebind.test", host.port, rules))
+        with pytest.raises(Denied, match=r"is at 127\.0\.0\.1"):  # another run, which asks when it is the turn of this
+            await read(await Upstream(resolve).connect("rebind.test", host.port, rules))
+        assert len(host.seen) == 1
+
+
+async def test_names_that_take_long_do_not_hold_up_those_of_other_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The control has the threads of all runs in one pool, as asyncio has."""
+    over, real = threading.Event(), socket.getaddrinfo
+
+    def lookup(host: str, *args: Any, **more: Any) -> Any:
+        if host.endswith(".slow.test"):  # of which a guest may name as many as it likes
+            over.wait(60)
+            raise socket.gaierror(-2, "Name or service not known")
+        return real("127.0.0.1", *args, **more)
+
+    async def shared(name: str) -> list[str]:
+        found = await asyncio.get_running_loop().getaddrinfo(name, None, type=socket.SOCK_STREAM)
+        return [str(where[0]) for *_, where in found]
+
+    async def is_found(one: Upstream, other: Upstream) -> bool:
+        rules = host_rules(["*.slow.test", "quick.test"])
+        slow = [asyncio.ensure_future(one.connect(f"n{number}.slow.test", 443, rules)) for number in range(64)]
+        await asyncio.sleep(0.1)
+        quick = asyncio.ensure_future(other.connect("quick.test", 443, rules))
+        done, _ = await asyncio.wait([quick], timeout=2 * SLOW)
+        over.set()
+        await asyncio.gather(quick, *slow, return_exceptions=True)
+        over.clear()
+        return bool(done)
+
+    monkeypatch.setattr("socket.getaddrinfo", lookup)
+    assert not await is_found(Upstream(shared), Upstream(shared))
+    assert await is_found(Upstream(), Upstream())
 
 
 async def test_a_name_that_is_not_found_is_a_failure_and_no_refusal() -> None:
@@ -228,8 +279,8 @@ async def test_port_443_takes_nothing_but_tls_and_port_80_nothing_but_http() -> 
             other = await served.say(connect % 80, then=b"SSH-2.0-x\r\n\r\n")
     assert plain.count(b"HTTP/1.1") == 1
     assert b" 400 " in other.split(b"\r\n\r\n", 1)[1]
-    assert "is no TLS" in served.proxy.records[0].why
-    assert "is no HTTP/1.1" in served.proxy.records[1].why
+    assert "is not TLS" in served.proxy.records[0].why
+    assert "it can't be passed on as HTTP/1.1" in served.proxy.records[1].why
 
 
 def _connects_to(server: socket.socket):  # type: ignore[no-untyped-def]
@@ -260,6 +311,9 @@ def _connects_to(server: socket.socket):  # type: ignore[no-untyped-def]
         "POST http://{url}/x HTTP/1.1\r\nHost: {url}\r\nTransfer-Encoding: chunked\r\n\r\n3;\nx\r\nabc\r\n0\r\n\r\n",
         "GET http://{url}/x HTTP/1.1\r\nHost: {url}\r\nX: a\r\n b\n: c\r\n\r\n",
         "GET http://{url}/x HTTP/1.1\nHost: {url}\n\rX: 1\n\n",
+        "GET http://{url}/x HTTP/1.1\r\nHost: {url}\r\n other.test\r\n\r\n",
+        "GET http://{url}/x HTTP/1.1\r\n Host: {url}\r\nHost: {url}\r\n\r\n",
+        "POST http://{url}/x HTTP/1.1\r\nHost: {url}\r\nTransfer-Encoding:\r\n chunked, x\r\n\r\n0\r\n\r\n",
         "GET http://{url}/x HTTP/2.0\r\nHost: {url}\r\n\r\n",
         "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
         "GET http://{url}/x HTTP/1.1\r\nHost: {url}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n",
@@ -327,6 +381,76 @@ async def test_a_websocket_without_tls_is_carried_to_a_host_that_is_allowed_whol
     (record,) = served.proxy.records
     assert (status(answer), record.status, record.path) == ((101, 101, "/chat") if goes else (501, 501, "/chat"))
     assert (rest == b"first HELLO") is goes
+
+
+async def test_http2_without_tls_is_refused_where_requests_are_read() -> None:
+    """The control is the same to a host that is allowed whole, on a port of its own: there it reaches the host."""
+    preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+    heard = list[bytes]()
+
+    async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heard.append(await reader.read(100))
+        writer.close()
+
+    server = await asyncio.start_server(listen, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    start = f"CONNECT h2.test:{port} HTTP/1.1\r\nHost: h2.test:{port}\r\n\r\n".encode()
+    async with server:
+        async with proxied([f"GET h2.test:{port}=127.0.0.1"]) as served:
+            answer = await served.say(start, then=preface)
+            upgrade = await served.say(get(f"http://h2.test:{port}/", "Upgrade: h2c, websocket"))
+            await served.recorded(1)
+        refused = [data for data in heard if data.startswith(b"PRI")]
+        async with proxied([f"h2.test:{port}=127.0.0.1"]) as served:
+            await served.say(start, then=preface)
+    assert b"505 redoma: not allowed: only HTTP/1 can be read" in answer or b" 400 " in answer
+    assert refused == []
+    assert b"101" not in upgrade[:20]
+    assert preface in heard
+
+
+async def test_an_answer_that_never_begins_ends_with_the_bytes_of_the_run() -> None:
+    """A host that sends nothing but 103 Early Hints, for ever."""
+    sent = 0
+
+    async def hints(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal sent
+        await reader.readuntil(b"\r\n\r\n")
+        with contextlib.suppress(ConnectionError):
+            while sent < 64 << 20:
+                writer.write(b"HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n" * 100)
+                sent += 4000
+                await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(hints, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    async with server, proxied([f"hints.test:{port}=127.0.0.1"], max_bytes=1 << 18) as served:
+        answer = await served.say(get(f"http://hints.test:{port}/x"))
+        await served.recorded(1)
+    assert status(answer) == 429
+    assert served.proxy.records[0].decision == "denied"
+    assert sent < 64 << 20, "the control: it would have gone on"
+
+
+async def test_an_answer_can_not_switch_to_what_was_not_asked_for() -> None:
+    """A 101 out of the blue would turn a connection that is read into one that is not."""
+    heard = list[bytes]()
+
+    async def switch(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heard.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n")
+        heard.append(await reader.read(100))
+        writer.close()
+
+    server = await asyncio.start_server(switch, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    async with server, proxied([f"GET up.test:{port}=127.0.0.1/open"]) as served:
+        request = get(f"http://up.test:{port}/open").replace(b"Connection: close\r\n", b"")
+        answer = await served.say(request, then=b"DELETE /hidden HTTP/1.1\r\n\r\n")
+        await served.recorded(1)
+    assert status(answer) == 502
+    assert not any(b"hidden" in data for data in heard)
 
 
 async def test_headers_that_turn_a_request_into_another_are_refused_where_methods_count() -> None:
@@ -471,8 +595,6 @@ async def test_two_hundred_connections_at_once_are_all_answered() -> None:
 
 
 async def test_requests_beyond_a_number_are_summed_up_and_never_lost() -> None:
-    from redoma.models.network import NetworkRequest
-
     async with proxied(["api.test"]) as served:
         for number in range(1500):
             served.proxy._note(NetworkRequest(host="api.test", port=443, sent=2, received=3, rule="api.test"))
@@ -530,3 +652,106 @@ async def test_a_host_that_can_not_prove_who_it_is_is_not_reached() -> None:
 
 def test_placeholders_differ_by_run_and_by_name() -> None:
     assert len({placeholder("a", "X"), placeholder("a", "Y"), placeholder("b", "X")}) == 3
+
+
+# --- what is on record ---
+
+
+@contextlib.asynccontextmanager
+async def silent_host() -> AsyncIterator[tuple[str, asyncio.Event]]:
+    """A host that answers `/quick` and nothing else; its address, and an event that tells of such a request."""
+    asked = asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+            while head := await reader.readuntil(b"\r\n\r\n"):
+                if b" /quick " in head:
+                    writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+                else:
+                    asked.set()
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    try:
+        yield f"api.test:{server.sockets[0].getsockname()[1]}", asked
+    finally:
+        server.close()
+
+
+async def test_a_later_request_on_a_connection_that_the_end_of_the_run_cuts_off_is_failed() -> None:
+    async with silent_host() as (host, asked), proxied([f"{host}=127.0.0.1"]) as served:
+        reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
+        writer.write(get(f"http://{host}/quick").replace(b"Connection: close\r\n", b""))
+        assert (await reader.readuntil(b"ok")).startswith(b"HTTP/1.1 200")
+        writer.write(get(f"http://{host}/slow"))
+        await asked.wait()
+        await served.proxy.__aexit__()
+        writer.close()
+    told = [(one.path, one.decision, one.status, one.why) for one in served.proxy.records]
+    assert told == [("/quick", "allowed", 200, ""), ("/slow", "failed", 0, "the run ended first")]
+
+
+async def test_a_tunnel_with_requests_is_not_counted_as_failed_beyond_the_number_of_records() -> None:
+    with hosts("api.test", tls=AUTHORITY) as (host,):
+        async with proxied([f"GET {host.rule}/v1/**"]) as served:
+            for _ in range(MAX_RECORDS):
+                served.proxy._note(NetworkRequest(host="other.test", port=443))
+            guest = trusting(PROXY_AUTHORITY)
+            answer = await served.tls(host.url, "api.test", inside(host.url, "/v1/x"), guest)
+            async with asyncio.timeout(60):
+                while served.proxy._tasks:  # noqa: ASYNC110 - nobody tells of it
+                    await asyncio.sleep(0.005)
+    assert status(answer) == 200
+    assert [(one.host, one.decision, one.why) for one in served.proxy.sums] == [
+        ("api.test", "allowed", "1 more requests")
+    ]
+
+
+async def test_a_tunnel_without_a_request_is_on_record_although_another_had_one() -> None:
+    with hosts("api.test", tls=AUTHORITY) as (host,):
+        async with proxied([f"GET {host.rule}/**"]) as served:
+            guest = trusting(PROXY_AUTHORITY)
+            reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
+            writer.write(f"CONNECT {host.url} HTTP/1.1\r\nHost: {host.url}\r\n\r\n".encode())
+            assert b" 200 " in await reader.readuntil(b"\r\n\r\n")
+            await writer.start_tls(guest, server_hostname="api.test")
+            assert status(await served.tls(host.url, "api.test", inside(host.url, "/x"), guest)) == 200
+            writer.close()
+            await served.recorded(2)
+    told = [(one.method, one.decision) for one in served.proxy.records]
+    assert told == [("GET", "allowed"), ("CONNECT", "failed")]
+
+
+@pytest.mark.parametrize("sent", [True, False], ids=["while it is asked", "before it is asked"])
+@pytest.mark.parametrize("tunnel", [True, False])
+async def test_a_host_that_is_cut_off_from_the_network_is_on_record_as_not_reached(
+    monkeypatch: pytest.MonkeyPatch, sent: bool, tunnel: bool
+) -> None:
+    """A router answers that there is no way to it. No machine's own loopback does, so the error is made here."""
+    connect = Upstream.connect
+    opened = list[Stream]()
+
+    def cut(stream: Stream) -> None:
+        stream._reader.set_exception(OSError(errno.EHOSTUNREACH, "No route to host"))
+
+    async def then_cut(*arguments: Any) -> Stream:
+        stream = await connect(*arguments)
+        opened.append(stream)
+        if not sent:
+            cut(stream)
+        return stream
+
+    monkeypatch.setattr(Upstream, "connect", then_cut)
+    async with silent_host() as (host, asked), proxied([f"GET {host}=127.0.0.1/**"]) as served:
+        opening = f"CONNECT {host} HTTP/1.1\r\nHost: {host}\r\n\r\n".encode()
+        saying = served.say(opening, then=inside(host, "/x")) if tunnel else served.say(get(f"http://{host}/x"))
+        task = asyncio.create_task(saying)
+        if sent:
+            await asked.wait()
+            cut(opened[0])
+        answer = await task
+        await served.recorded(1)
+    assert b"502" in answer
+    (record,) = served.proxy.records
+    assert (record.host, record.decision) == ("api.test", "failed")
+    assert record.why == "the host can't be reached: No route to host"

@@ -5,7 +5,8 @@
                                                                                    connects, records
 
 The cell has no interface but `lo`, no route and no name service: every byte passes `proxy.Proxy`, which is made for one
-run, with its rules, and ends with it.
+run, with its rules, and ends with it. Proxies are in a process of their own, one for each backend: `process.py` is that
+process, `backends/hosts.py` starts it, and `messages.py` is what the two say to each other.
 
 1. `proxy.py` accepts, tells HTTP from SOCKS by the first byte, and decides on host and port (`models.HostRule`).
 2. `upstream.py` resolves a name once for the run, refuses addresses that are not public unless the rule names them, and

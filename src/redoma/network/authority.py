@@ -7,8 +7,6 @@ import ipaddress
 import os
 import ssl
 import threading
-from contextlib import suppress
-from pathlib import Path
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -19,8 +17,6 @@ from ..lib.hosts import as_address
 
 _DAYS = 30  # an executor that lives longer makes new ones
 _MAX_HOSTS = 1000
-_BUNDLES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/cert.pem")
-"""Where distributions keep all authorities in one file, if Python does not know."""
 
 
 class Authority:
@@ -52,13 +48,6 @@ class Authority:
     def certificate(self) -> bytes:
         """Its certificate, as PEM."""
         return self._certificate.public_bytes(serialization.Encoding.PEM)
-
-    def bundle(self) -> bytes:
-        """Return the certificates that a cell trusts: this authority and those of this machine, as PEM."""
-        for path in (ssl.get_default_verify_paths().cafile, *_BUNDLES):
-            with suppress(OSError, TypeError):
-                return self.certificate + Path(path or "").read_bytes()
-        return self.certificate  # then only hosts that we vouch for can be verified there
 
     def context(self, host: str) -> ssl.SSLContext:
         """Return a server context with a certificate for this host. It offers HTTP/1.1 only."""

@@ -17,6 +17,8 @@ import re
 from collections.abc import Iterable, Mapping
 from urllib.parse import quote, quote_plus
 
+import msgspec
+
 from ..models.network import SecretUse
 from .upstream import Denied
 
@@ -29,12 +31,16 @@ _MAX_TOKEN, _MAX_TOKENS = 256, 100
 Header = tuple[bytes, bytes]
 
 
-class Held:
-    """One secret, its placeholder, and where it may be used."""
+class Held(msgspec.Struct, frozen=True):
+    """One secret: its name in the run, its value, its placeholder, and where it may be used."""
 
-    def __init__(self, name: str, value: str, placeholder: str, use: SecretUse) -> None:
-        self.name, self.use = name, use
-        self.value, self.placeholder = value.encode("utf-8", "surrogateescape"), placeholder.encode()
+    name: str
+    value: bytes
+    placeholder: bytes
+    use: SecretUse
+
+    def __repr__(self) -> str:
+        return f"Held({self.name!r}, …)"
 
 
 class Credentials:

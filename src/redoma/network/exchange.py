@@ -14,7 +14,7 @@ import h11
 from ..lib.hosts import canonical
 from ..models.network import WEB_PORTS, HostRule, NetworkRequest, plain_path, written
 from .credentials import MAX_BODY, Credentials
-from .streams import Stream, pump
+from .streams import Stream, pump, why_broken
 from .upstream import Denied, Failed
 
 MAX_HEAD = 64 << 10
@@ -65,11 +65,11 @@ def split_authority(text: str, port: int) -> tuple[str, int]:
     """Return host and port of `host[:port]`; `port` is the default. Raises `Denied`."""
     found = _AUTHORITY.match(text)
     if found is None:
-        raise Denied(f"{text[:100]!r} is no host", status=400)
+        raise Denied(f"{text[:100]!r} is not a host", status=400)
     try:
         host = canonical(found["host"])
     except ValueError as error:
-        raise Denied(f"{text[:100]!r} is no host: {error}", status=400) from None
+        raise Denied(f"{text[:100]!r} is not a host: {error}", status=400) from None
     number = int(found["port"]) if found["port"] else port
     if not 0 < number < 65536:
         raise Denied(f"{text[:100]!r} has no port", status=400)
@@ -148,6 +148,7 @@ class Exchange:
     def _begin(self, method: str, path: str) -> None:
         self._method, self._path = method, path[:_MAX_PATH]
         self._status = self._sent = self._received = 0
+        self._left = None
         self._rule, self._place = "", self._fixed
 
     async def _one(self, request: h11.Request) -> bool:
@@ -167,12 +168,15 @@ class Exchange:
             await self._fail(failed.why, failed.status)
         except asyncio.CancelledError:
             # A run that has its answer may end before we are done with it.
-            self._record("allowed") if self._left == 0 else self._record("failed", ENDED)
+            if self._left == 0:
+                self._record("allowed")
+            else:
+                self._record("failed", ENDED)
             raise
         except h11.ProtocolError:  # without its words: they may quote a secret, put in by us or sent back by the host
             await self._fail("it can't be written as HTTP/1.1", 502)
-        except (ConnectionError, TimeoutError):
-            await self._fail("the connection was broken off, or took too long", 502)
+        except (ConnectionError, TimeoutError) as error:
+            await self._fail(why_broken(error), 502)
         return False
 
     def _where(self, request: h11.Request) -> tuple[Place, bytes]:
@@ -421,7 +425,7 @@ class Exchange:
             try:
                 event = self._http.next_event()
             except h11.RemoteProtocolError as error:
-                raise Denied(f"it is no HTTP/1.1 that can be passed on: {error}", status=400) from None
+                raise Denied(f"it can't be passed on as HTTP/1.1: {error}", status=400) from None
             if event is not h11.NEED_DATA:
                 await asyncio.sleep(0)  # much may be there already, in tiny pieces: others have their turn in between
                 return event
@@ -434,7 +438,7 @@ class Exchange:
             try:
                 event = up.http.next_event()
             except h11.RemoteProtocolError:  # whose words would quote what the host has sent
-                raise Failed("the host's answer is no HTTP/1.1") from None
+                raise Failed("the host's answer is not HTTP/1.1") from None
             if event is not h11.NEED_DATA:
                 await asyncio.sleep(0)  # as above
                 return event

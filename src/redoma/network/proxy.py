@@ -8,24 +8,21 @@ import socket
 import ssl
 import struct
 from collections.abc import Callable, Iterable
-from importlib import resources
+
+import msgspec
 
 from ..lib.hosts import as_address, canonical
 from ..models.network import WEB_PORTS, HostRule, NetworkRequest, written
 from .authority import Authority
 from .credentials import Credentials
 from .exchange import ENDED, HEAD_TIME, IDLE_TIME, MAX_HEAD, Exchange, Place, split_authority
-from .streams import NotTls, Stream, TlsStream, pump, server_name
-from .upstream import Denied, Failed, Resolve, Upstream, resolve_here
+from .inside import CERTIFICATES
+from .messages import MAX_RECORDS, MAX_SUMS
+from .streams import NotTls, Stream, TlsStream, pump, server_name, why_broken
+from .upstream import Denied, Failed, Resolve, Upstream
 
-MAX_RECORDS = 1000
-"""Requests of a run that are recorded one by one; more are summed up by host, decision and rule."""
-_MAX_SUMS = 100
-_CERTIFICATES, _NODE, _WGET = "certificates.pem", "node_proxy.cjs", "wgetrc"
-_TRUST = (
-    *("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "NODE_EXTRA_CA_CERTS", "GIT_SSL_CAINFO", "PIP_CERT"),
-    *("AWS_CA_BUNDLE", "CARGO_HTTP_CAINFO", "NPM_CONFIG_CAFILE"),
-)
+_Note = Callable[[NetworkRequest], None]
+_MAX_WHY = 500  # letters; a parser may quote whatever it was sent
 
 _SOCKS4, _SOCKS5 = 4, 5
 _SOCKS_REPLIES = {"ok": 0, "failed": 1, "denied": 2, "unreachable": 4, "command": 7, "address": 8}
@@ -42,8 +39,9 @@ class Proxy:
 
     `listener` is a listening socket, which it closes. `rules` say what may be reached; `credentials` are put in.
     `max_bytes` in both directions together and `max_connections` at one time bound the run. `authority` ends TLS where
-    requests have to be read; `place` is the directory inside that has `files`. `resolve` finds the addresses of a name,
-    and `trust` verifies hosts: by default as this machine does.
+    requests have to be read; `place` is the directory inside that has the files of `inside.py`. `resolve` finds the
+    addresses of a name, and `trust` verifies hosts: by default as this machine does. `recorded` is called with each of
+    the first `MAX_RECORDS` requests when it ends.
     """
 
     def __init__(
@@ -56,8 +54,9 @@ class Proxy:
         max_bytes: int,
         max_connections: int,
         place: str = "/run",
-        resolve: Resolve = resolve_here,
+        resolve: Resolve | None = None,
         trust: Callable[[], ssl.SSLContext] = ssl.create_default_context,
+        recorded: Callable[[NetworkRequest], None] = lambda _: None,
     ) -> None:
         self._listener, self._rules = listener, tuple(rules)
         self._credentials = credentials or Credentials()
@@ -68,12 +67,18 @@ class Proxy:
         self._tasks: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
         self._records: list[NetworkRequest] = []
+        self._recorded = recorded
         self._sums: dict[tuple[str, int, str, str], tuple[int, int, int]] = {}
 
     @property
     def records(self) -> tuple[NetworkRequest, ...]:
         """Every request so far, in the order in which they ended; beyond `MAX_RECORDS` of them, sums."""
-        sums = [
+        return (*self._records, *self.sums)
+
+    @property
+    def sums(self) -> tuple[NetworkRequest, ...]:
+        """The requests beyond `MAX_RECORDS`, added up."""
+        return tuple(
             NetworkRequest(
                 host=host,
                 port=port,
@@ -84,41 +89,18 @@ class Proxy:
                 why=f"{count} more requests",
             )
             for (host, port, decision, rule), (count, sent, received) in self._sums.items()
-        ]
-        return (*self._records, *sums)
+        )
 
     @property
-    def reads_tls(self) -> bool:
-        """Return whether the proxy terminates TLS for some host, so that the guest has to trust our authority."""
-        return bool(self._credentials) or any(rule.looks_inside for rule in self._rules)
-
-    @property
-    def environment(self) -> dict[str, str]:
-        """Environment variables that tell programs where the proxy is, and which certificates to trust."""
-        host, port = self._listener.getsockname()[:2]
-        http, socks = f"http://{host}:{port}", f"socks5h://{host}:{port}"
-        # Not SOCKS for everything: httpx refuses to start with it unless a further package is there.
-        found = {"HTTP_PROXY": http, "HTTPS_PROXY": http, "ALL_PROXY": http, "SOCKS_PROXY": socks, "NO_PROXY": ""}
-        found |= {name.lower(): value for name, value in found.items()}
-        found["NODE_USE_ENV_PROXY"] = "1"  # Node's own fetch looks at the others only then, and before 24 never
-        found["NODE_OPTIONS"] = f"--require {self._place}/{_NODE}"
-        if self.reads_tls:
-            found |= {**dict.fromkeys(_TRUST, self._certificates), "WGETRC": f"{self._place}/{_WGET}"}
-        return found
-
-    @property
-    def files(self) -> dict[str, bytes]:
-        """Files that the cell needs, by their path in it."""
-        found = {_NODE: resources.files(__package__).joinpath(_NODE).read_bytes()}
-        if self.reads_tls:
-            found[_CERTIFICATES] = self._authority().bundle()
-            found[_WGET] = f"ca_certificate={self._certificates}\n".encode()
-        return {f"{self._place}/{name}": content for name, content in found.items()}
+    def certificate(self) -> bytes:
+        """The certificate of the authority that the guest should trust, as PEM; empty if no TLS is read."""
+        reads = bool(self._credentials) or any(rule.looks_inside for rule in self._rules)
+        return self._authority().certificate if reads else b""
 
     @property
     def _certificates(self) -> str:
         """Path in the cell of the certificates that the guest should trust."""
-        return f"{self._place}/{_CERTIFICATES}"
+        return f"{self._place}/{CERTIFICATES}"
 
     async def __aenter__(self) -> Proxy:
         self._server = await asyncio.start_server(self._accept, sock=self._listener, backlog=self._max_connections)
@@ -251,7 +233,13 @@ class Proxy:
 
     async def _tunnel(self, client: Stream, upstream: Stream, place: Place, rules: tuple[HostRule, ...]) -> None:
         """Handle what follows a CONNECT, of HTTP or of SOCKS."""
-        before = len(self._records)
+        told = False
+
+        def note(record: NetworkRequest) -> None:
+            nonlocal told
+            told = True
+            self._note(record)
+
         try:
             reads = self._credentials.belong_to(place.host) or all(rule.looks_inside for rule in rules)
             first = await self._first_bytes(client, upstream, wait=reads or place.port in WEB_PORTS)
@@ -259,41 +247,35 @@ class Proxy:
                 data = await self._checked_name(client, first, place)
                 client.unread(data)
                 if reads:
-                    await self._inside_tls(client, upstream, place)
-                    return self._note_silent(before, place)
+                    await self._inside_tls(client, upstream, place, note)
+                    return None if told else self._note_silent(place)
             elif first:
                 client.unread(first)
                 if place.port == 443:
-                    raise Denied(f"what is sent to port 443 of {place.host} is no TLS")
+                    raise Denied(f"what is sent to port 443 of {place.host} is not TLS")
                 if reads or place.port == 80 or await _begins_http(client):
-                    await self._exchange(client, place, upstream).run()
-                    return self._note_silent(before, place)
+                    await self._exchange(client, place, upstream, note).run()
+                    return None if told else self._note_silent(place)
             rule = next((rule for rule in rules if not rule.looks_inside), rules[0])
-            return await self._pump(client, upstream, place, rule)
+            return await self._pump(client, upstream, place, rule, note)
         except Denied as denied:
             self._note(_tunnelled(*place[:2], decision="denied", why=denied.why, rule=denied.rule))
             return client.abort()
         except Failed as failed:
             return self._note(_tunnelled(*place[:2], decision="failed", why=failed.why))
-        except (ConnectionError, TimeoutError, ssl.SSLError):
-            why = "the connection was broken off, or took too long"
-            return self._note(_tunnelled(*place[:2], decision="failed", why=why))
+        except (ConnectionError, TimeoutError, ssl.SSLError) as error:
+            return self._note(_tunnelled(*place[:2], decision="failed", why=why_broken(error)))
         except asyncio.CancelledError:
-            if not self._is_told(before, place):
+            if not told:
                 self._note(_tunnelled(*place[:2], decision="failed", why=ENDED))
             raise
         finally:
             upstream.close()
 
-    def _note_silent(self, before: int, place: Place) -> None:
+    def _note_silent(self, place: Place) -> None:
         """Record a tunnel without any request: most often the guest did not trust our authority."""
-        if not self._is_told(before, place):
-            why = f"it was closed without a request; a program has to trust {self._certificates} and speak HTTP/1.1"
-            self._note(_tunnelled(*place[:2], decision="failed", why=why))
-
-    def _is_told(self, before: int, place: Place) -> bool:
-        """Return whether a request to this host was recorded after the first `before` records."""
-        return any(one.host == place.host for one in self._records[before:])
+        why = f"it was closed without a request; a program has to trust {self._certificates} and speak HTTP/1.1"
+        self._note(_tunnelled(*place[:2], decision="failed", why=why))
 
     async def _first_bytes(self, client: Stream, upstream: Stream, *, wait: bool) -> bytes:
         """Return the first bytes from the guest. Without `wait`, return none if the host speaks first."""
@@ -327,7 +309,7 @@ class Proxy:
             raise Denied(f"the tunnel leads to {place.host}, and TLS in it is for {name[:253]}")
         return data
 
-    async def _inside_tls(self, client: Stream, upstream: Stream, place: Place) -> None:
+    async def _inside_tls(self, client: Stream, upstream: Stream, place: Place, note: _Note) -> None:
         """Terminate the guest's TLS, and read its requests."""
         place = place._replace(encrypted=True)
         secured = await self._secured(upstream, place)
@@ -338,7 +320,7 @@ class Proxy:
         except ssl.SSLError as error:
             why = f"TLS with the guest failed: {error.reason}; it has to trust {self._certificates} and speak HTTP/1.1"
             raise Failed(why) from None
-        await self._exchange(ours, place, secured).run()
+        await self._exchange(ours, place, secured, note).run()
         await ours.end()
 
     async def _secured(self, upstream: Stream, place: Place) -> Stream:
@@ -355,13 +337,15 @@ class Proxy:
             raise Failed(f"{place.host} could not be verified: {reason}") from None
         return secured
 
-    def _exchange(self, client: Stream, fixed: Place | None = None, upstream: Stream | None = None) -> Exchange:
+    def _exchange(
+        self, client: Stream, fixed: Place | None = None, upstream: Stream | None = None, note: _Note | None = None
+    ) -> Exchange:
         return Exchange(
             client,
             credentials=self._credentials,
             rules_for=self._rules_for,
             connect=self._connect,
-            note=self._note,
+            note=note or self._note,
             count=self._count,
             fixed=fixed,
             upstream=upstream,
@@ -373,7 +357,7 @@ class Proxy:
 
     # --- passing on ---
 
-    async def _pump(self, client: Stream, upstream: Stream, place: Place, rule: HostRule) -> None:
+    async def _pump(self, client: Stream, upstream: Stream, place: Place, rule: HostRule, note: _Note) -> None:
         """Pass bytes on unread in both directions, and record the tunnel at its end."""
         sent = received = 0
         why = ""
@@ -398,7 +382,7 @@ class Proxy:
                 decision="denied" if why else "allowed",
                 why=why,
             )
-            self._note(record)
+            note(record)
 
     def _count(self, size: int) -> None:
         """Count bytes against the limit of the run. Raises `Denied` when it is reached."""
@@ -407,10 +391,13 @@ class Proxy:
             raise Denied(f"the run has used up its {self._max_bytes} bytes of network", status=429)
 
     def _note(self, record: NetworkRequest) -> None:
+        if len(record.why) > _MAX_WHY:
+            record = msgspec.structs.replace(record, why=record.why[: _MAX_WHY - 1] + "…")
         if len(self._records) < MAX_RECORDS:
-            return self._records.append(record)
+            self._records.append(record)
+            return self._recorded(record)
         key = (record.host, record.port, record.decision, record.rule)
-        if key not in self._sums and len(self._sums) >= _MAX_SUMS:  # the guest chooses what it is refused
+        if key not in self._sums and len(self._sums) >= MAX_SUMS:  # the guest chooses what it is refused
             key = ("", 0, record.decision, "")
         count, sent, received = self._sums.get(key, (0, 0, 0))
         self._sums[key] = (count + 1, sent + record.sent, received + record.received)

@@ -12,6 +12,17 @@ CHUNK = 1 << 16
 _MAX_HELLO = 1 << 16  # bytes of a TLS greeting
 
 
+class Unreachable(ConnectionError):
+    """The network has no way to the other side any more, for the reason that it says."""
+
+
+def why_broken(error: Exception) -> str:
+    """Return the reason on record for a connection that ended with this error."""
+    if isinstance(error, Unreachable):
+        return f"the host can't be reached: {error}"
+    return "the connection was broken off, or took too long"
+
+
 class Stream:
     """A connection. Bytes that were read can be put back."""
 
@@ -27,7 +38,7 @@ class Stream:
         self._back = data + self._back
 
     async def read(self) -> bytes:
-        """Return some bytes; none at the end, or if the other side broke the connection off."""
+        """Return some bytes; none at the end, or if the other side broke the connection off. Raises `Unreachable`."""
         if self._back:
             data, self._back = self._back, b""
             return data
@@ -35,11 +46,18 @@ class Stream:
             return await self._reader.read(CHUNK)
         except (ConnectionError, TimeoutError):
             return b""
+        except OSError as error:  # EHOSTUNREACH, ENETUNREACH: they have no class of their own
+            raise Unreachable(error.strerror or str(error)) from error
 
     async def write(self, data: bytes) -> None:
         """Write everything; waits while the other side does not read. Raises ConnectionError if it is gone."""
         self._writer.write(data)
-        await self._writer.drain()
+        try:
+            await self._writer.drain()
+        except (ConnectionError, TimeoutError):
+            raise
+        except OSError as error:  # as above
+            raise Unreachable(error.strerror or str(error)) from error
 
     async def end(self) -> None:
         """Close the direction of writing."""
@@ -185,7 +203,7 @@ async def server_name(stream: Stream, first: bytes) -> tuple[str | None, bytes]:
             continue
         except ssl.SSLError as error:
             if not named:
-                raise NotTls(error.reason or "it is no TLS greeting") from None
+                raise NotTls(error.reason or "it is not a TLS greeting") from None
         if not named:
-            raise NotTls("it is no TLS greeting")
+            raise NotTls("it is not a TLS greeting")
         return named[0], data

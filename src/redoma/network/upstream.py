@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import ipaddress
 import socket
 from collections.abc import Awaitable, Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 
 from ..lib.hosts import Address, as_address, why_not_public
 from ..models.network import WEB_PORTS, HostRule, written
@@ -17,6 +19,7 @@ Resolve = Callable[[str], Awaitable[Iterable[str]]]
 _CONNECT_TIME = 10.0
 _RESOLVE_TIME = 10.0
 _MAX_ADDRESSES = 8
+_MAX_QUERIES = 4  # of one run at one time
 
 
 class Denied(Exception):
@@ -37,17 +40,27 @@ class Failed(Exception):
         self.why, self.status = why, status
 
 
-async def resolve_here(name: str) -> Iterable[str]:
-    """Return the addresses of a name, as this machine resolves it."""
-    found = await asyncio.get_running_loop().getaddrinfo(name, None, type=socket.SOCK_STREAM)
-    return [str(where[0]) for *_, where in found]
+def resolver() -> Resolve:
+    """Return what finds the addresses of a name as this machine does, with threads of its own.
+
+    The C library waits in a thread for as long as a name service takes, and the guest may choose a slow one. With the
+    threads of all runs in one pool, one run could hold up the names of the others.
+    """
+    threads = ThreadPoolExecutor(_MAX_QUERIES, thread_name_prefix="redoma-names")
+    ask = functools.partial(socket.getaddrinfo, port=None, type=socket.SOCK_STREAM)
+
+    async def resolve(name: str) -> Iterable[str]:
+        found = await asyncio.get_running_loop().run_in_executor(threads, ask, name)
+        return [str(where[0]) for *_, where in found]
+
+    return resolve
 
 
 class Upstream:
     """Opens connections to hosts, for one run. A name keeps the addresses it was first resolved to."""
 
-    def __init__(self, resolve: Resolve = resolve_here) -> None:
-        self._resolve = resolve
+    def __init__(self, resolve: Resolve | None = None) -> None:
+        self._resolve = resolve or resolver()
         self._known: dict[str, asyncio.Future[list[Address]]] = {}
 
     async def connect(self, host: str, port: int, rules: Iterable[HostRule]) -> Stream:
