@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from redoma import AsyncExecutor, Config, Result
-from redoma.approval import Ask, Callback
+from redoma.approval import Ask, Callback, Ledger
 from redoma.audit import AuditLog
 from redoma.backends.native.backend import NativeBackend
 from redoma.config import ApprovalConfig, AuditConfig
+from redoma.lib.sqlite import NAME, Store
 from redoma.models import Approval, ExecutedFiles, Request
 from redoma.pipeline.executed_files import find, visible_to
 
@@ -33,6 +34,10 @@ class Job:
         audit = AuditConfig(directory=place / "audit")
         self.config = Config(audit=audit, state=place / "state", approval=ApprovalConfig(approver="queue", timeout=60))
         self.log = AuditLog(audit.directory)
+
+    def ledger(self) -> Ledger:
+        assert self.config.state is not None
+        return Ledger(Store(self.config.state / NAME), self.log.append)
 
     def write(self, path: str, text: str) -> None:
         file = self.place / path

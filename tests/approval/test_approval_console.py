@@ -210,7 +210,7 @@ SEEN = {
 }
 UNSEEN = {
     "no text": Change(path="a", before=_file("1"), after=_file("2")),
-    "a new file that is no text": Change(path="a", after=_file("2")),
+    "a new file that is not text": Change(path="a", after=_file("2")),
     "one that is gone": Change(path="a", before=_file("2")),
     "too long": Change(path="a", after=_file("2"), diff=too_long("a", "9 bytes", is_new=True, is_gone=False)),
 }

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from approval_stage import RISKY, START, Stage, altered_case, case_of, effect_of
 
-from redoma.approval import STATES, Ask, Callback, Chain, Console, Deny, Queue, digest_of, setting_of
+from redoma.approval import STATES, Ask, Callback, Chain, Console, Deny, Queue, configuration_digest, digest_of
 from redoma.approval.ask import ask_of, decode, encode, is_same_person
 from redoma.lib.errors import ApprovalError, AuditError
 from redoma.models import (
@@ -98,15 +98,15 @@ WRONG: dict[str, tuple[Any, str]] = {
     "no name": (lambda ask: Stage.yes(_at, ask, approver=" "), "needs a name and a reason"),
     "no reason": (lambda ask: Stage.yes(_at, ask, reason=""), "needs a name and a reason"),
     "void at once": (lambda ask: Stage.yes(_at, ask, expires=START), "void at once"),
-    "a time without a zone": (lambda ask: Stage.yes(_at, ask, expires=datetime(2090, 1, 1)), "`expires` is no time"),
+    "a time without a zone": (lambda ask: Stage.yes(_at, ask, expires=datetime(2090, 1, 1)), "`expires` is not a time"),
     "for ever": (lambda ask: Stage.yes(_at, ask, expires=datetime.max.replace(tzinfo=UTC)), "the year 9999"),
     "given before there were clocks": (lambda ask: Stage.yes(_at, ask, at=datetime.min.replace(tzinfo=UTC)), "year 1"),
-    "a time that is a number": (lambda ask: Stage.yes(_at, ask, expires=4e9), "`expires` is no time"),
+    "a time that is a number": (lambda ask: Stage.yes(_at, ask, expires=4e9), "`expires` is not a time"),
     "a decision of its own": (lambda ask: ask.answer("yes", approver="b", reason="r", at=START), "neither `approved`"),
-    "a reason that is none": (lambda ask: Stage.yes(_at, ask, reason=None), "its reason is no text"),
+    "a reason that is none": (lambda ask: Stage.yes(_at, ask, reason=None), "its reason is not text"),
     "a name that is none": (
         lambda ask: msgspec.structs.replace(Stage.yes(_at, ask), approver=7),
-        "its approver is no text",
+        "its approver is not text",
     ),
     "a pin that is a word": (lambda ask: Stage.yes(_at, ask, pinned="no"), "`pinned`"),
 }
@@ -273,7 +273,7 @@ async def test_whatever_is_altered_can_not_be_resumed_in_its_place(stage: Stage,
         {"effect": effect_of(project="/srv/other")},
         {"effect": effect_of(changes=())},
         {"effect": None},
-        {"setting": setting_of("another image")},
+        {"configuration_digest": configuration_digest("another image")},
         {"entry": "app:shell"},
         {"view": PolicyView(env=())},
         {"policy": "standard"},

@@ -12,10 +12,11 @@ from approval_stage import RISKY
 
 import redoma.exec
 from redoma import AsyncExecutor, Config, FakeBackend, Refused, Result, Status
-from redoma.approval import Ask, Callback
+from redoma.approval import Ask, Callback, Ledger
 from redoma.audit import AuditLog
 from redoma.config import ApprovalConfig, AuditConfig, DockerConfig, DockerEntry, MontyEntry, NativeEntry, PolicyConfig
 from redoma.lib.errors import ApprovalError, InvalidRequest
+from redoma.lib.sqlite import NAME, Store
 from redoma.models import Approval, Decision
 
 
@@ -44,10 +45,9 @@ class Way:
         return result, sum(len(fake.requests) for fake in fakes)
 
     async def approve(self, id: str, **said: Any) -> None:  # noqa: A002 - what it is called everywhere
-        async with AsyncExecutor(self.config, backends=[]) as executor:
-            assert executor._gate is not None
-            ledger = executor._gate.ledger
-            ledger.answer(yes(ledger.load(id).ask, **said))
+        assert self.config.state is not None
+        ledger = Ledger(Store(self.config.state / NAME), self.log.append)
+        ledger.answer(yes(ledger.load(id).ask, **said))
 
     @property
     def kinds(self) -> list[str]:
@@ -134,10 +134,10 @@ async def test_what_needs_nobody_runs_also_where_it_holds_its_secret(way: Way) -
 async def test_whether_it_may_run_that_can_not_be_known_is_a_no_on_record(
     way: Way, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def watch(*_: Any) -> None:
+    async def pin_alarm(*_: Any) -> None:
         raise ApprovalError("nobody knows")
 
-    monkeypatch.setattr("redoma.approval.Gate.watch", watch)
+    monkeypatch.setattr("redoma.approval.Gate.pin_alarm", pin_alarm)
     result, ran = await way.run("echo 1", label="job")
     assert (result.status, result.error, ran) == (Status.DENIED, "nobody knows", 0)
     assert way.kinds == ["intent", "outcome"]
@@ -206,12 +206,12 @@ async def test_a_process_that_nobody_can_talk_to_waits_for_a_person(way: Way, la
 
 
 def test_a_container_of_another_image_is_another_setting() -> None:
-    from redoma.pipeline.executor import setting
+    from redoma.pipeline.executor import digest_for
 
     def of(**fields: Any) -> str:
         entry = DockerEntry(**{"name": "box", "image": "python:3.11-slim", **fields})
         config = Config(audit=AuditConfig(directory=Path("/nowhere")), entries={"app:box": entry})
-        return setting(config, "app:box")
+        return digest_for(config, "app:box")
 
     assert of() == of()
     assert len({of(), of(image="evil"), of(volumes=("/:/host",)), of(network_mode="host")}) == 4

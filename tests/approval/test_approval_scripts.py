@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from approval_job import EVIL, Job, found, job_with_scripts, yes
 
-from redoma import AsyncExecutor, Status
+from redoma import Status
 from redoma.approval import Ask, describe
 from redoma.approval.webhook import summary
 from redoma.lib.errors import ApprovalError
@@ -80,10 +80,8 @@ async def test_a_pinned_command_whose_script_has_changed_is_an_alarm(
 
 async def test_an_approval_is_void_once_the_script_has_changed(job: Job) -> None:
     waiting = await job.run("./x.sh", wait=False)
-    async with AsyncExecutor(job.config, backends=[]) as executor:
-        assert executor._gate is not None
-        ledger = executor._gate.ledger
-        ledger.answer(yes(ledger.load(waiting.approval_id).ask))
+    ledger = job.ledger()
+    ledger.answer(yes(ledger.load(waiting.approval_id).ask))
     job.write("x.sh", EVIL)
     result = await job.run(id=waiting.approval_id)
     assert (result.status, result.stdout) == (Status.DENIED, "")
@@ -348,9 +346,7 @@ def test_scripts_that_run_one_another_come_to_an_end(tmp_path: Path) -> None:
 
 async def test_a_pin_that_can_not_be_given_is_on_record(job: Job) -> None:
     waiting = await job.run("bash text", 'bash "$1.sh"', wait=False, label="job")
-    async with AsyncExecutor(job.config, backends=[]) as executor:
-        assert executor._gate is not None
-        ledger = executor._gate.ledger
-        with pytest.raises(ApprovalError, match="can't be pinned"):
-            ledger.answer(yes(ledger.load(waiting.approval_id).ask, pinned=True))
+    ledger = job.ledger()
+    with pytest.raises(ApprovalError, match="can't be pinned"):
+        ledger.answer(yes(ledger.load(waiting.approval_id).ask, pinned=True))
     assert "only known when it runs" in job.records("approval.refused")[-1]["why"]

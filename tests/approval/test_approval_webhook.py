@@ -101,7 +101,7 @@ async def test_whoever_answers_there_does_not_decide_where_it_is_posted(
 
 @pytest.mark.parametrize("url", ["file:///etc/passwd", "ftp://example.com", "", "/etc/passwd"])
 def test_only_the_web_is_posted_to(url: str) -> None:
-    with pytest.raises(ApprovalError, match="no http or https URL"):
+    with pytest.raises(ApprovalError, match="not an http or https URL"):
         webhook(url)
 
 

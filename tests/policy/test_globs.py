@@ -7,7 +7,11 @@ import re
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from redoma.policy.match import _lowered, _Words, any_glob, check_glob, glob_expression
+from redoma.models import Decision
+from redoma.policy import Rule
+from redoma.policy.facts import Call, Command
+from redoma.policy.globs import any_glob, check_glob, glob_expression
+from redoma.policy.match import Matcher
 
 WORDS = st.text(alphabet="aAkKsS\u017f\u212a*?[]$!-\n\0", max_size=4)
 
@@ -37,5 +41,26 @@ def test_the_name_of_a_command_fits_as_its_glob_does(glob: str, name: str) -> No
         check_glob(glob)
     except ValueError:  # refused when the rule is read
         return
-    words = _Words(f"{glob} rest")
-    assert bool(words.fits_name(name, _lowered(name))) is bool(any_glob([glob])(name))
+    rule = Rule(id="x", decision=Decision.PROMPT, reason="x", command=(f"{glob} rest",))
+    found = list(Matcher([rule]).of_fact(Command(name=name, args=("rest",)), "bash"))
+    assert bool(found) is bool(any_glob([glob])(name))
+
+
+DOTTED = st.text(alphabet="ab.*?[]!$\0", min_size=1, max_size=5)
+
+
+@given(st.lists(DOTTED, min_size=1, max_size=3), DOTTED)
+@example(["a.*", "[.]b"], "ab")
+@example(["os.*", "*"], "print")
+@example(["a[!.]b"], "aab")
+@example(["a[.b]a"], "aba")
+def test_the_name_of_a_call_fits_as_the_globs_do_with_a_dot_or_without(globs: list[str], name: str) -> None:
+    try:
+        for glob in globs:
+            check_glob(glob)
+    except ValueError:  # refused when the rule is read
+        return
+    rule = Rule(id="x", decision=Decision.PROMPT, reason="x", calls=tuple(globs))
+    found = list(Matcher([rule]).of_fact(Call(name=name, literal=False), "python"))
+    wild = [glob for glob in globs if not {"*", "?", "[", "$"}.isdisjoint(glob)]
+    assert bool(found) is (name in set(globs) - set(wild) or bool(any_glob(wild, ignore_case=False)(name)))

@@ -194,6 +194,8 @@ STANDARD_ASKS = {
     "timer": "timeit.Timer(x).timeit()",
     "eval_of_spread_arguments": "eval(*x)",
     "eval_in_a_nested_block_of_a_class": "class A:\n    if 1:\n        s = os.system\nA.s('rm -rf /')",
+    "alias_in_a_handler_of_a_class": "class A:\n    try: g\n    except NameError: s = os.system\nA.s('rm -rf /')",
+    "alias_in_a_case_of_a_class": "class A:\n    match 1:\n        case 1: s = os.system\nA.s('rm -rf /')",
     "spread_timer": "timeit.timeit(**x)",
     "profile": "cProfile.run(x)",
     "profile_in_a_context": "cProfile.runctx(x, {}, {})",

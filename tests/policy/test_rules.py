@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 
 import msgspec
 import pytest
 
+from pace import least_cpu
 from redoma.lib.errors import PolicyError
 from redoma.models import Decision, Evaluation, Language, Request
 from redoma.policy import PACKS, Policy, Rule, evaluate, load
@@ -350,9 +350,8 @@ def test_a_variable_of_the_request_that_hijacks_programs_is_asked_about() -> Non
 
 def test_a_hostile_argument_can_not_make_a_glob_slow() -> None:
     policy = Policy(name="test", rules=(rule(command=["x"], args=["*a*a*a*a*a*a*a*b"]),))
-    started = time.process_time()
-    evaluate(policy, Request(argv=("x", "a" * 100_000), language="command"))
-    assert time.process_time() - started < 1
+    request = Request(argv=("x", "a" * 100_000), language="command")
+    assert least_cpu(lambda: evaluate(policy, request)) < 1
 
 
 def test_judging_python_does_not_load_the_bash_parser_nor_the_reverse() -> None:

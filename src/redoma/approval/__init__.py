@@ -23,7 +23,7 @@ is the requester although they must differ, or doesn't answer in time.
 from __future__ import annotations
 
 from .approvers import NOBODY, Approver, Callback, Chain, Deny, Queue
-from .ask import Ask, digest_of, setting_of
+from .ask import Ask, configuration_digest, digest_of
 from .gate import Gate, Verdict
 from .ledger import LAST_YEAR, STATES, Entry, Ledger
 
@@ -49,9 +49,9 @@ __all__ = [
     "Ledger",
     "Queue",
     "Verdict",
+    "configuration_digest",
     "describe",
     "digest_of",
-    "setting_of",
 ]
 
 

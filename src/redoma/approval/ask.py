@@ -15,6 +15,7 @@ import msgspec
 
 from ..lib.errors import ApprovalError, StoreError
 from ..lib.sanitise import sanitise
+from ..lib.types import resolved
 from ..models import Approval, Effect, Evaluation, ExecutedFiles, Judged, Level, PolicyView, Request, Submission
 
 _NOT_BOUND = frozenset({"id", "reason", "secrets"})
@@ -115,7 +116,7 @@ def digest_of(judged: Judged, key: bytes) -> tuple[str, str]:
         [evaluation.policy, evaluation.digest, evaluation.findings, submission.policy, evaluation.reach],
         submission.entry,
         submission.view,
-        judged.setting,
+        judged.configuration_digest,
         judged.effect.digest if judged.effect else "",
         submission.unread_input,  # approving a program doesn't approve its input
         *([submission.session] if submission.session else []),  # an approval in one session doesn't count in another
@@ -123,7 +124,7 @@ def digest_of(judged: Judged, key: bytes) -> tuple[str, str]:
     return content, _sha256(whole)
 
 
-def setting_of(*parts: Any) -> str:
+def configuration_digest(*parts: Any) -> str:
     """Return the SHA-256 of the configuration that also decides what happens, such as the entry that runs it."""
     return _sha256(["redoma setting 1", *parts])
 
@@ -181,7 +182,7 @@ def encode(ask: Ask) -> str:
 
 def decode(text: str) -> Ask:
     try:
-        return msgspec.convert(json.loads(text), Ask)
+        return msgspec.convert(json.loads(text), resolved(Ask))
     except (ValueError, RecursionError) as error:  # includes msgspec's errors
         raise StoreError(
             "what was asked can't be read", why=f"its record is damaged ({error})", next="ask again, by running it"

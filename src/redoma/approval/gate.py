@@ -13,10 +13,11 @@ import msgspec
 from .. import telemetry
 from ..lib.errors import Absent, ApprovalError, InvalidRequest, RedomaError
 from ..lib.sqlite import Store
+from ..lib.text import valid_utf8
 from ..models import Approval, Judged, Request, Status
 from .approvers import NOBODY, Approver, Deny, Queue
 from .ask import Ask, ask_of, digest_of
-from .ledger import Audit, Entry, Ledger, changed_files, encodable, unusable
+from .ledger import Audit, Entry, Ledger, changed_files, unusable
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,16 +88,16 @@ class Gate:
             notify = posting(webhook)
         return cls(ledger, chosen, timeout=timeout, expires=expires, notify=notify)
 
-    def watches(self, request: Request) -> bool:
+    def has_pin(self, request: Request) -> bool:
         """Return whether something is pinned under the label of the request, so that it must be exactly that."""
         return bool(request.label) and self.ledger.pin_of(request.requester, request.label) is not None
 
-    async def watch(self, judged: Judged) -> Verdict | None:
+    async def pin_alarm(self, judged: Judged) -> Verdict | None:
         """Return a refusal if something else is pinned under the label; else None. For submissions that policy
         allows.
         """
         # Not in a thread: writers never block readers, and a refusal must be possible without an event loop.
-        if not self.watches(judged.request):
+        if not self.has_pin(judged.request):
             return None
         now = self.ledger.now()
         ask = ask_of(judged, self.ledger.key(), id=os.urandom(16).hex(), created=now, expires=now, kept=False)
@@ -113,21 +114,21 @@ class Gate:
             except ApprovalError as error:
                 nobody = isinstance(error, Absent)
                 kind = "approval.denied" if nobody else "approval.refused"
-                self.ledger.audit(kind, judged.request.id, {"approval": None, "why": encodable(str(error))})
+                self.ledger.audit(kind, judged.request.id, {"approval": None, "why": valid_utf8(str(error))})
                 return told(Verdict(status=Status.DENIED, error=str(error), nobody=nobody))
 
     async def _ask(self, judged: Judged, wait: bool) -> Verdict:
         nobody = isinstance(self._approver, Deny)
         if nobody and not self.ledger.store.exists:
             raise Absent(NOBODY)  # nothing was ever approved here, so create no database
-        ask = await asyncio.to_thread(self._put, judged, self._timeout if wait else self._expires)
+        ask = await asyncio.to_thread(self._new_ask, judged, self._timeout if wait else self._expires)
         if (known := await asyncio.to_thread(self._known, ask)) is not None:
             return known
         if nobody:
             raise Absent(NOBODY)
         return await (self._asked(ask) if wait else self._deferred(ask))
 
-    def _put(self, judged: Judged, seconds: float) -> Ask:
+    def _new_ask(self, judged: Judged, seconds: float) -> Ask:
         now = self.ledger.now()
         until = now + timedelta(seconds=seconds)
         return ask_of(judged, self.ledger.key(), id=os.urandom(16).hex(), created=now, expires=until)
@@ -136,7 +137,7 @@ class Gate:
         """Return the verdict from a pin or an approval; None if a person must be asked."""
         if (alarm := self._alarm(ask)) is not None:
             return alarm
-        entry = self.ledger.find(ask.digest)
+        entry = self.ledger.use_matching(ask.digest)
         return _passed(entry) if entry and entry.state == "approved" else None
 
     def _alarm(self, ask: Ask, secrets: Iterable[str] = ()) -> Verdict | None:

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import msgspec
 
 from ..lib.errors import ApprovalError, UnknownApproval
-from ..lib.patterns import pattern
+from ..lib.patterns import lazy_pattern
 from ..lib.sqlite import Store
+from ..lib.text import valid_utf8
 from ..models import Approval
 from ..redaction import Redactor
 from .ask import Ask, decode, encode, is_same_person
@@ -30,7 +31,7 @@ MAX_OPEN = 1000
 _MAX_ASK = 16 << 20  # characters, including the files of the request
 MAX_KEPT = 256 << 20  # characters of all questions together
 _KEPT = timedelta(days=30)
-_ID = pattern(r"[0-9a-f]{6,32}")
+_ID = lazy_pattern(r"[0-9a-f]{6,32}")
 _MAX_REASON = 2000
 _FIRST_YEAR, LAST_YEAR = 1971, 9998  # one day less or more in another time zone is still a valid date
 _LAST_TIME = datetime(LAST_YEAR, 12, 31, tzinfo=UTC).timestamp()
@@ -85,8 +86,8 @@ class Ledger:
                     ask.id,
                     ask.digest,
                     ask.content,
-                    encodable(ask.requester),
-                    encodable(ask.label),
+                    valid_utf8(ask.requester),
+                    valid_utf8(ask.label),
                     deferred,
                     text,
                     ask.created.timestamp(),
@@ -144,9 +145,9 @@ class Ledger:
                 self._record("approval.refused", ask, approver=str(given.approver), why=f"{what}: {why}")
                 raise ApprovalError(what, why=why, next=hint)
             if given.pinned:
-                for old in db.execute(_PINNED, (encodable(ask.requester), encodable(ask.label))).fetchall():
+                for old in db.execute(_PINNED, (valid_utf8(ask.requester), valid_utf8(ask.label))).fetchall():
                     self._unpin(db, old, by=given.approver, reason="another version was pinned")
-            said = (given.decision, encodable(given.approver), encodable(given.reason), given.at.timestamp())
+            said = (given.decision, valid_utf8(given.approver), valid_utf8(given.reason), given.at.timestamp())
             db.execute(
                 "UPDATE asks SET state = ?, approver = ?, reason = ?, decided = ?, good_until = ?, pinned = ?"
                 " WHERE id = ?",
@@ -213,7 +214,7 @@ class Ledger:
                 self._record("approval.refused", entry.ask, why=f"it is {entry.state}")
             return entry
 
-    def find(self, digest: str) -> Entry | None:
+    def use_matching(self, digest: str) -> Entry | None:
         """Use a pin, or an unused approval, of exactly this digest; None if there is none."""
         if not self.store.exists:
             return None
@@ -244,7 +245,7 @@ class Ledger:
         if not label or not self.store.exists:
             return None
         with self.store.reading() as db:
-            row = db.execute(_PINNED, (encodable(requester), encodable(label))).fetchone()
+            row = db.execute(_PINNED, (valid_utf8(requester), valid_utf8(label))).fetchone()
         entry = None if row is None else _entry(row, self.now())
         return entry if entry and entry.state == "approved" else None
 
@@ -262,7 +263,7 @@ class Ledger:
         with self.store.writing() as db:
             row = self._row(db, id)
             if not row["pinned"] or row["state"] != "approved":
-                raise ApprovalError("this is no pin", why=f"it is {row['state']}", next="see: redoma approvals pins")
+                raise ApprovalError("this is not a pin", why=f"it is {row['state']}", next="see: redoma approvals pins")
             return self._unpin(db, row, by=by, reason=reason)
 
     def _unpin(self, db: sqlite3.Connection, row: sqlite3.Row, *, by: str, reason: str) -> Ask:
@@ -323,7 +324,7 @@ class Ledger:
 
     def _record(self, kind: str, ask: Ask, redactor: Redactor | None = None, /, **data: Any) -> None:
         plain = {name: value.isoformat() if isinstance(value, datetime) else value for name, value in data.items()}
-        texts = {name: encodable(value) if isinstance(value, str) else value for name, value in plain.items()}
+        texts = {name: valid_utf8(value) if isinstance(value, str) else value for name, value in plain.items()}
         redacted, _ = (redactor or Redactor()).redact_data(texts)
         self.audit(kind, ask.request.id, {"approval": ask.id, "digest": ask.digest, **redacted})
 
@@ -354,11 +355,11 @@ def unusable(given: Approval) -> str | None:
         return "its decision is neither `approved` nor `denied`"
     for name in ("approver", "reason"):
         if not isinstance(getattr(given, name), str):
-            return f"its {name} is no text"
+            return f"its {name} is not text"
     for name in ("at", "expires"):
         time = getattr(given, name)
         if not isinstance(time, datetime) or time.utcoffset() is None:
-            return f"`{name}` is no time with a time zone"
+            return f"`{name}` is not a time with a time zone"
         if not _FIRST_YEAR <= time.year <= LAST_YEAR:
             return f"`{name}` is in the year {time.year}, and {LAST_YEAR} is the last one that can be kept"
     return None if isinstance(given.pinned, bool) else "`pinned` is neither true nor false"
@@ -388,14 +389,14 @@ def _about(ask: Ask) -> dict[str, Any]:
         "policy_digest": ask.evaluation.digest,
         "rules": [finding.rule for finding in ask.evaluation.deciding],
         "effect": ask.effect.digest if ask.effect else None,
-        "scripts": {encodable(path): held for path, held in ask.scripts.items()},
+        "scripts": {valid_utf8(path): held for path, held in ask.scripts.items()},
     }
 
 
 def changed_files(before: Ask, now: Ask) -> list[str]:
     """Return the paths of executed files whose content differs between two questions."""
     paths = {**before.scripts, **now.scripts}
-    return [encodable(path) for path in paths if before.scripts.get(path) != now.scripts.get(path)]
+    return [valid_utf8(path) for path in paths if before.scripts.get(path) != now.scripts.get(path)]
 
 
 def _altered(ask: Ask) -> ApprovalError:
@@ -405,8 +406,3 @@ def _altered(ask: Ask) -> ApprovalError:
         f"{ask.id} was asked",
         next="run it again: that asks for what it is now",
     )
-
-
-def encodable(value: str) -> str:
-    """Return the text with escapes for what UTF-8 can't hold."""
-    return value.encode("utf-8", "backslashreplace").decode()

@@ -29,7 +29,7 @@ def webhook(url: str) -> Callable[[Ask], Awaitable[None]]:
     """
     if not is_url(url):
         raise ApprovalError(
-            "the webhook can't be used", why="it is no http or https URL", next="correct approval.webhook"
+            "the webhook can't be used", why="it is not an http or https URL", next="correct approval.webhook"
         )
 
     async def tell(ask: Ask) -> None:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from ipaddress import ip_address
 from itertools import islice
 
 import msgspec
 
-from ..lib.hosts import as_address, why_not_public
 from ..models import Decision, Evaluation, Finding, Request
 from ..models.reach import HOST, LATER, Reach
-from .facts import MAX_SOURCE, Fact, Trait
+from .facts import MAX_SOURCE, Fact, Trait, position
 from .reading import Reading
 from .rules import Policy, Rule
 
@@ -131,6 +129,12 @@ def _packages(request: Request) -> Iterator[Fact]:
 
 def _hosts(policy: Policy, request: Request) -> Iterator[Fact]:
     """Yield traits for the hosts that the request may reach, except those that the configuration allows."""
+    if not request.network:
+        return
+    from ipaddress import ip_address  # this and our tables of networks take a few milliseconds to load
+
+    from ..lib.hosts import as_address, why_not_public
+
     for rule in request.network:
         if any(own.covers(rule) for own in policy.hosts):
             continue
@@ -149,6 +153,5 @@ def _secrets(policy: Policy, request: Request) -> Iterator[Fact]:
         text = request.text
         secrets = (match for match in redaction.scan(text) if match.kind in redaction.SECRET_KINDS)
         for match in islice(secrets, MAX_SECRETS):
-            line = text.count("\n", 0, match.start) + 1
-            column = match.start - text.rfind("\n", 0, match.start)
+            line, column = position(text, match.start)
             yield Trait(name="source.secret", line=line, column=column, text=match.kind)

@@ -10,7 +10,8 @@ from typing import Any
 
 import msgspec
 
-from ..lib.patterns import pattern as compiled_later
+from ..lib.patterns import lazy_pattern
+from ..lib.text import shorten
 from ..models import Request
 from .facts import (
     MAX_SOURCE,
@@ -27,13 +28,12 @@ from .facts import (
     Trait,
     Unbound,
     names,
+    runs_elsewhere,
 )
 from .levels import LOOKING
-from .options import grammar_of, operands, values_of
+from .options import AWKS, SEDS, TARS, sed_scripts, tar_letters, values_of
 from .reading import Reading
 
-_ELSEWHERE = names("ssh docker podman nerdctl kubectl oc")
-"""Programs that run a command on another machine or in another file system."""
 _OTHER_ROOT = names("chroot proot unshare nsenter")
 _BUILTINS = names("""
     : . [ alias bg break builtin caller cd command compgen complete continue declare dirs disown echo enable eval
@@ -56,8 +56,8 @@ _LOADERS = names("""
     readline site venv tkinter distutils setuptools shelve pipes _pickle _ctypes _posixsubprocess joblib.load dill
     cloudpickle torch.load sh pexpect plumbum invoke fabric cffi jinja2.Template
 """)
-"""Python names that run files no import names, or that change which files imports find. A name covers everything
-below it."""
+"""Python names that run files which no import names, or that change which files imports find. A name also covers its
+attributes."""
 _LOADING_METHODS = tuple(
     f".{name}"
     for name in names("""
@@ -65,7 +65,7 @@ _LOADING_METHODS = tuple(
     """)
 )
 _TAKES_TEXT = (".eval", ".query")
-_INNARDS = re.compile(
+_INNARDS = lazy_pattern(
     r"(?:\A|\.)(?:__(?:subclasses|globals|builtins|loader|spec|path|self|code|closure|build_class)__"
     r"|f_(?:globals|builtins|back)|[gc][ir]_frame|tb_frame)(?:\W|\Z)"
     r"|\Aimportlib\.(?!(?:(?:import_module|__import__|reload|invalidate_caches|metadata|resources)(?:\.|\Z)))"
@@ -117,7 +117,7 @@ _MOVES = names("""
     SYSTEM_WGETRC
 """)
 """Variables too ordinary to ask about, although they may decide which files programs run."""
-_TAME_SHELL = compiled_later(r"/(?:usr/)?bin/(?:ba|da|z|k)?sh\Z")
+_TAME_SHELL = lazy_pattern(r"/(?:usr/)?bin/(?:ba|da|z|k)?sh\Z")
 _OF_REQUEST = ("PATH", "HOME", "PYTHONPATH")
 """Variables of a request that the search for its files already takes into account."""
 _SETTINGS = {
@@ -148,18 +148,20 @@ _PLAIN = LOOKING | names("""
     time timeout gtimeout nice ionice chrt taskset nohup setsid stdbuf env sudo doas su flock watch busybox toybox
     setpriv prlimit
 """)
-_SUBSCRIBED = compiled_later(r"[\w.+:=~@-]+\Z")  # a package name or an option, but not a path
+_PACKAGE_OR_OPTION = lazy_pattern(r"[\w.+:=~@-]+\Z")
 
 
 def _installs_by_name(args: Sequence[str]) -> bool:
     """Return whether all arguments are package names or plain options: `apt-get install ./x.deb` runs that file's
     scripts."""
     files, settings = (".deb", ".rpm", ".apk"), ("-o", "-c", "--option", "--config", "--setopt")
-    return all(_SUBSCRIBED.match(arg) and not arg.endswith(files) and not arg.startswith(settings) for arg in args)
+    return all(
+        _PACKAGE_OR_OPTION.match(arg) and not arg.endswith(files) and not arg.startswith(settings) for arg in args
+    )
 
 
 def _without(pattern: str) -> Callable[[Sequence[str]], bool]:
-    found = compiled_later(pattern)
+    found = lazy_pattern(pattern)
     return lambda args: not any(found.search(arg) for arg in args)
 
 
@@ -185,7 +187,7 @@ _RUNNING_OPTIONS = {
     "wget": names("-e --execute --config --use-askpass"),
     "zip": names("-TT --unzip-command"),
     **dict.fromkeys(
-        names("tar gtar bsdtar"),
+        TARS,
         names("""
             -I -F --use-compress-program --to-command --checkpoint-action --rsh-command --info-script
             --new-volume-script --rmt-command
@@ -203,8 +205,8 @@ _SSH_SETTING = (
     r"|\w+Authentications|HostKeyAlgorithms|PubkeyAccepted\w+|AddressFamily|BindAddress|HostName|HostKeyAlias)[ =]"
 )
 """Settings of ssh that name neither a program nor another configuration file."""
-_TAME_SSH = re.compile(rf"ssh(?:\s+-(?:[46aCkqTxv]+|[pil]\s*[\w./~@-]+|o\s*{_SSH_SETTING}\S*))*\s*\Z")
-_ABOUT_SSH = re.compile(_SSH_SETTING)
+_TAME_SSH = lazy_pattern(rf"ssh(?:\s+-(?:[46aCkqTxv]+|[pil]\s*[\w./~@-]+|o\s*{_SSH_SETTING}\S*))*\s*\Z")
+_ABOUT_SSH = lazy_pattern(_SSH_SETTING)
 
 
 def _is_tame_rsync(args: Sequence[str]) -> bool:
@@ -221,18 +223,17 @@ def _is_tame_find(args: Sequence[str]) -> bool:
 
 
 def _is_tame_sed(args: Sequence[str]) -> bool:
-    scripts = values_of(args, "-e", "--expression") or operands(args, grammar_of("sed"))[:1]
-    return not any(UNKNOWN in script for script in scripts)
+    return not any(UNKNOWN in script for script in sed_scripts(args))
 
 
 def _is_tame_tar(args: Sequence[str]) -> bool:
-    """Return whether the options without a dash name no program, unlike those in `tar cIf program …`."""
+    """Return whether options given without a dash name no program, as they do in `tar cIf program …`."""
     return not re.match(r"[A-Za-z]*[IF][A-Za-z]*\Z", "".join(args[:1]))
 
 
 _PLAIN_WITH: dict[str, Callable[[Sequence[str]], bool]] = {
     **dict.fromkeys(names("apt apt-get apk dnf yum"), _installs_by_name),
-    **dict.fromkeys(names("awk gawk mawk nawk"), _without(r"\A-[ilEDW]|\A--(?:inc|loa|exe|lib|deb)|@include|@load")),
+    **dict.fromkeys(AWKS, _without(r"\A-[ilEDW]|\A--(?:inc|loa|exe|lib|deb)|@include|@load")),
     "gpg": lambda args: True,
     "command": lambda args: True,
 }
@@ -242,8 +243,8 @@ _PLAIN_BUT: dict[str, Callable[[Sequence[str]], bool]] = {
     "rsync": _is_tame_rsync,
     "scp": _is_tame_scp,
     **dict.fromkeys(names("find gfind"), _is_tame_find),
-    **dict.fromkeys(names("sed gsed"), _is_tame_sed),
-    **dict.fromkeys(names("tar gtar bsdtar"), _is_tame_tar),
+    **dict.fromkeys(SEDS, _is_tame_sed),
+    **dict.fromkeys(TARS, _is_tame_tar),
 }
 """Checks for plain programs that can be made to run or load a file in other ways than by `_RUNNING_OPTIONS`."""
 
@@ -372,49 +373,22 @@ def _of(facts: Sequence[Fact], *, bare: bool) -> Executes:
     moved = any(isinstance(fact, (Call, Attribute)) and fact.name in _CHANGES_DIRECTORY for fact in facts)
     for fact in facts:
         match fact:
-            case Executed(via=via) if not _is_elsewhere(via):
+            case Executed(via=via) if not runs_elsewhere(via):
                 if fact.directory is None and _written(fact) in known:
                     continue
                 if moved and fact.how != "module":
                     fact = msgspec.structs.replace(fact, directory=None)
-                why = _unknowable(fact) or _is_made(fact, made)
-                if unpacker and not why and not fact.path.startswith(_SYSTEMS):
-                    why = f"{unpacker} may write it first"
-                if why:
-                    found.unbound(why, fact)
-                    continue
-                found.add("files", msgspec.structs.replace(fact, line=0, column=0, text="", via=()))
-                if fact.language == "other":
-                    what = f"{fact.path} is in a language that is not read here: what it loads is not bound"
-                    found.add("unbound", what)
-            case Command(via=via) if _is_elsewhere(via):
+                _of_file(fact, found, made, unpacker)
+            case Command(via=via) if runs_elsewhere(via):
                 found.add("unbound", f"{via[0]} runs it elsewhere, and of the files there none is bound")
             case Command():
                 _of_command(fact, found, bare=bare)
             case Assigned():
                 _of_variable(fact, found)
-            case Searched(path=path, modules=of_modules):
-                if UNKNOWN in path:
-                    what = "modules" if of_modules else "programs"
-                    found.unbound(f"where {what} are looked for is only known when it runs", fact)
-                elif not of_modules:
-                    found.add("searched", path)
-                if of_modules:
-                    found.add("libraries", *(part for part in path.split(":") if part and UNKNOWN not in part))
-            case Import(name=name) if UNKNOWN not in name and name.strip("."):
-                found.add("imported", name)
-                if not made.isdisjoint(modules(name.strip("."))):
-                    found.unbound("it writes a file, and then runs it", fact)
-            case Call(name=name, literal=literal) if _may_load(name) and not (
-                literal and name in ("exec", "eval", "compile")
-            ):
-                found.unbound("it runs or imports what is not bound", fact)
-            case Attribute(name=name) if _may_load(name) or _runs(name):
-                found.unbound("it runs or imports what is not bound, or hands on what does", fact)
-            case Call(name=name, literal=literal) if name.endswith(".executescript") or (
-                name.endswith(_TAKES_TEXT) and not literal
-            ):
-                found.unbound("it runs statements that are only known when it runs", fact)
+            case Searched():
+                _of_search(fact, found)
+            case Import() | Call() | Attribute():
+                _of_name(fact, found, made)
             case Unbound(why=why):
                 found.unbound(why, fact)
             case Trait(name="shell.environment-hook") if fact.text not in assigned:
@@ -424,6 +398,48 @@ def _of(facts: Sequence[Fact], *, bare: bool) -> Executes:
             case Function(name=name):
                 found.add("functions", name)
     return found.result()
+
+
+def _of_file(fact: Executed, found: _Collected, made: frozenset[str], unpacker: str) -> None:
+    """Add a file. `made`: the paths that the request writes. `unpacker`: a program that may write any file, or ""."""
+    why = _unknowable(fact) or _is_made(fact, made)
+    if unpacker and not why and not fact.path.startswith(_SYSTEMS):
+        why = f"{unpacker} may write it first"
+    if why:
+        found.unbound(why, fact)
+        return
+    found.add("files", msgspec.structs.replace(fact, line=0, column=0, text="", via=()))
+    if fact.language == "other":
+        found.add("unbound", f"{fact.path} is in a language that is not read here: what it loads is not bound")
+
+
+def _of_search(fact: Searched, found: _Collected) -> None:
+    if UNKNOWN in fact.path:
+        what = "modules" if fact.modules else "programs"
+        found.unbound(f"where {what} are looked for is only known when it runs", fact)
+    elif not fact.modules:
+        found.add("searched", fact.path)
+    if fact.modules:
+        found.add("libraries", *(part for part in fact.path.split(":") if part and UNKNOWN not in part))
+
+
+def _of_name(fact: Import | Call | Attribute, found: _Collected, made: frozenset[str]) -> None:
+    """Add what a name of a Python program imports, or why that can't be known."""
+    match fact:
+        case Import(name=name) if UNKNOWN not in name and name.strip("."):
+            found.add("imported", name)
+            if not made.isdisjoint(modules(name.strip("."))):
+                found.unbound("it writes a file, and then runs it", fact)
+        case Call(name=name, literal=literal) if _may_load(name) and not (
+            literal and name in ("exec", "eval", "compile")
+        ):
+            found.unbound("it runs or imports what is not bound", fact)
+        case Attribute(name=name) if _may_load(name) or _runs(name):
+            found.unbound("it runs or imports what is not bound, or hands on what does", fact)
+        case Call(name=name, literal=literal) if name.endswith(".executescript") or (
+            name.endswith(_TAKES_TEXT) and not literal
+        ):
+            found.unbound("it runs statements that are only known when it runs", fact)
 
 
 def _of_command(fact: Command, found: _Collected, *, bare: bool) -> None:
@@ -493,8 +509,8 @@ def _made(facts: Sequence[Fact]) -> frozenset[str]:
 
 _UNPACKS = names("unzip gunzip bunzip2 unxz unlzma unzstd unlz4 cpio 7z split csplit patch rsync scp wget")
 _DECOMPRESS = names("gzip bzip2 xz lzma zstd lz4 pigz")
-_AWK_WRITES = compiled_later(r">|\bclose\b")
-_SED_WRITES = compiled_later(r"(?:\A|[0-9/;{}$\s|,#!])[wW]\s*[\w./~-]|/[gpiIme0-9]*w\s")
+_AWK_WRITES = lazy_pattern(r">|\bclose\b")
+_SED_WRITES = lazy_pattern(r"(?:\A|[0-9/;{}$\s|,#!])[wW]\s*[\w./~-]|/[gpiIme0-9]*w\s")
 _SYSTEMS = ("/usr/", "/bin/", "/sbin/", "/lib", "/etc/")
 
 
@@ -502,16 +518,13 @@ def _writes_anything(fact: Command) -> bool:
     """Return whether a command writes files that its arguments don't name, such as the members of an archive or files
     from another machine."""
     name, args = fact.name, fact.args
-    if name in ("tar", "gtar", "bsdtar"):
-        bundles = [
-            arg.lstrip("-") for at, arg in enumerate(args) if re.match(r"-?[A-Za-z]" if at == 0 else r"-[A-Za-z]", arg)
-        ]
-        return any("x" in each for each in bundles) or any(arg in ("--extract", "--get") for arg in args)
+    if name in TARS:
+        return "x" in tar_letters(args)
     if name in _DECOMPRESS:
         return any(re.match(r"-[A-Za-z0-9]*d|--(?:un)?(?:de)?compress", arg) for arg in args)
-    if name in ("awk", "gawk", "mawk", "nawk"):
+    if name in AWKS:
         return any(map(_AWK_WRITES.search, args))
-    if name in ("sed", "gsed"):
+    if name in SEDS:
         return any(map(_SED_WRITES.search, args))
     if name == "curl":
         return any(re.match(r"-[A-Za-z]*[OJ]|--remote-", arg) for arg in args)
@@ -519,7 +532,7 @@ def _writes_anything(fact: Command) -> bool:
 
 
 def _is_named_by_data(args: Sequence[str]) -> bool:
-    """Return whether the variable that `test -v` or `unset` is given, or a subscript in it, isn't known."""
+    """Return whether `test -v` or `unset` is given a variable whose name or subscript isn't known."""
     named = [arg for before, arg in itertools.pairwise(args) if before == "-v"]
     return any(UNKNOWN in arg for arg in named) or any(
         "[" in arg.partition(UNKNOWN)[0] for arg in args if UNKNOWN in arg
@@ -539,10 +552,6 @@ def _written(fact: Executed) -> tuple[object, ...]:
     return fact.path, fact.how, fact.via, fact.line, fact.column
 
 
-def _is_elsewhere(via: Sequence[str]) -> bool:
-    return any(each.split(" ")[0] in _ELSEWHERE for each in via)
-
-
 def _unknowable(fact: Executed) -> str:
     """Return why the file can't be determined; empty if it can."""
     from .shell.wrappers import LOGIN
@@ -553,13 +562,12 @@ def _unknowable(fact: Executed) -> str:
     if (fact.directory is None or LOGIN in fact.via) and path[:1] not in ("/", "~"):
         return "in which directory it runs a file is only known when it runs"
     if any(each in _OTHER_ROOT for each in fact.via):
-        return "among which files it runs one is only known when it runs"
+        return "in which root directory it runs a file is only known when it runs"
     return ""
 
 
 def _shown(fact: Fact) -> str:
-    text = " ".join(fact.text.replace(UNKNOWN, "…").split())
-    return text if len(text) <= _MAX_SHOWN else text[: _MAX_SHOWN - 1] + "…"
+    return shorten(" ".join(fact.text.replace(UNKNOWN, "…").split()), _MAX_SHOWN)
 
 
 def candidates(fact: Executed) -> list[str]:

@@ -56,7 +56,7 @@ class Silent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Seen(msgspec.Struct, frozen=True, kw_only=True):
-    """One fact, and what the rules made of it."""
+    """One fact, with the rules that match it and those that don't."""
 
     fact: Fact
     findings: tuple[Finding, ...]
@@ -68,7 +68,7 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def meaning(self) -> str:
-        """Of a trait, what it says in words."""
+        """Return the meaning of a trait in words; empty for other facts."""
         if not isinstance(self.fact, Trait):
             return ""
         from . import javascript, python, shell
@@ -77,23 +77,23 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):
-    """A verdict with all that led to it."""
+    """A verdict with everything that led to it."""
 
     evaluation: Evaluation
     leveled: Leveled
     rules: int
     """How many rules the policy has."""
     seen: tuple[Seen, ...]
-    """Empty where the readers failed: the evaluation then says so."""
+    """Empty if the source could not be read; the evaluation then says so."""
     in_text: tuple[Finding, ...]
-    """What was found in the text as such, by a `pattern` or its length."""
+    """Findings about the text itself, by a `pattern` or its length."""
     permits: tuple[Permit, ...]
-    """Those that cover this request."""
+    """The permits that cover this request."""
     others: tuple[Permit, ...]
-    """Those of rules that object here, which are about another request."""
+    """Permits for the same rules that cover other requests."""
 
     def plain(self) -> dict[str, Any]:
-        """As plain data."""
+        """Return it as plain data, for JSON."""
         shape: dict[str, Any] = msgspec.to_builtins(self)
         for seen, plain in zip(self.seen, shape["seen"], strict=True):
             plain["fact"] = {"kind": seen.kind, **({"meaning": seen.meaning} if seen.meaning else {}), **plain["fact"]}

@@ -7,8 +7,11 @@ and reads no source. So a rule never has to know how a command was quoted, wrapp
 from __future__ import annotations
 
 import posixpath
+from collections.abc import Sequence
 
 import msgspec
+
+from ..lib.patterns import lazy_pattern
 
 
 def names(text: str) -> frozenset[str]:
@@ -31,6 +34,15 @@ MAX_NAME = 256
 
 MAX_DEPTH = 5
 """Levels of code inside code (`bash -c`, `os.system`) that are read. Deeper code is reported as "source.too-deep"."""
+
+
+SURROGATE = lazy_pattern("[\ud800-\udfff]")
+"""Half of a character, as Python decodes a byte that isn't valid UTF-8."""
+
+
+def position(text: str, offset: int) -> tuple[int, int]:
+    """Return the 1-based line and column of an offset in a text."""
+    return text.count("\n", 0, offset) + 1, offset - text.rfind("\n", 0, offset)
 
 
 class Fact(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,6 +75,14 @@ class Command(Fact, frozen=True, kw_only=True):
     """The directory in which it runs: "." for the one where the request starts, None if unknown."""
 
 
+_ELSEWHERE = names("ssh docker kubectl")
+
+
+def runs_elsewhere(via: Sequence[str]) -> bool:
+    """Return whether one of these wrappers runs its command on another machine or in another file system."""
+    return any(each.partition(" ")[0] in _ELSEWHERE for each in via)
+
+
 class Executed(Fact, frozen=True, kw_only=True):
     """A file that is run. No rule uses these: approvals are bound to the content of the files."""
 
@@ -72,7 +92,7 @@ class Executed(Fact, frozen=True, kw_only=True):
     """The directory that a relative path starts from: "." for the one where the request starts, None if unknown."""
     how: str = "program"
     """"program"; "script", read by an interpreter; "library", a script also searched for in PATH; "module", a Python
-    module; or "plan", the input of a program such as make."""
+    module; "plan", the input of a program such as make; or "data", settings that decide what a program runs."""
     language: str = ""
     """The language in which its interpreter reads it."""
     via: tuple[str, ...] = ()

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
-from ..lib.patterns import pattern
+from ..lib.patterns import lazy_pattern
 from ..models import Decision, Evaluation, Level, Request
 from ..models.reach import LATER
 from .facts import UNKNOWN, Assigned, Command, Executed, Fact, Function, Searched, Span, Trait, Unbound, names
@@ -92,8 +92,6 @@ _LOOKING_WITHOUT: dict[str, frozenset[str]] = {
 }
 """Programs that only read, unless they have one of these options."""
 
-_DECLARING = names("declare typeset local export readonly")
-
 _WRITING: dict[str, frozenset[str]] = {
     **dict.fromkeys(names("mkdir rmdir touch rm unlink tee truncate chmod dd gzip gunzip bzip2 bunzip2"), frozenset()),
     **dict.fromkeys(("cp", "mv", "ln"), names("-t --target-directory")),
@@ -111,7 +109,7 @@ repository configures."""
 
 _AROUND = names("command builtin time timeout gtimeout nice env stdbuf")
 """Programs that run the command given as their arguments, which is reported as a separate command."""
-_AROUND_OPTION = pattern(r"-[pviknsu0]|-n?\d+|-[ioe][0L]|--(?:preserve-status|foreground|ignore-environment)?\Z")
+_AROUND_OPTION = lazy_pattern(r"-[pviknsu0]|-n?\d+|-[ioe][0L]|--(?:preserve-status|foreground|ignore-environment)?\Z")
 _WITH_VALUE = names("-n -k -s -u")
 
 _SINKS = names("/dev/null /dev/stdout /dev/stderr /dev/tty")
@@ -120,8 +118,10 @@ _HARMLESS_TRAITS = names("shell.operator source.secret files.outside")
 
 _SED_ADDRESS = r"(?:\d+|\$|/(?:[^/\\\n]|\\.)*/)"
 _SED_SUBSTITUTION = r"[sy]([/|#,:@])(?:(?!\1)[^\\\n]|\\.)*\1(?:(?!\1)[^\\\n]|\\.)*\1[gIip\d]*"
-_SED_STEP = pattern(rf"\s*(?:{_SED_ADDRESS}(?:,{_SED_ADDRESS})?)?\s*!?\s*(?:[pdqDPNnhHgGxl=]|{_SED_SUBSTITUTION})\s*\Z")
-_SED_OPTION = pattern(r"-[nErsuz]+\Z|--(?:quiet|silent|regexp-extended)\Z")
+_SED_STEP = lazy_pattern(
+    rf"\s*(?:{_SED_ADDRESS}(?:,{_SED_ADDRESS})?)?\s*!?\s*(?:[pdqDPNnhHgGxl=]|{_SED_SUBSTITUTION})\s*\Z"
+)
+_SED_OPTION = lazy_pattern(r"-[nErsuz]+\Z|--(?:quiet|silent|regexp-extended)\Z")
 _GLOB = ("*", "?", "[", "{")
 
 
@@ -143,12 +143,14 @@ def _of_fact(fact: Fact, request: Request) -> Iterator[tuple[Level, str]]:
 
 
 def _of_command(command: Command) -> tuple[Level, str]:
+    from .options import DECLARES  # a large module that Python code doesn't need
+
     name, args = command.name, command.args
     if UNKNOWN in name:
         return Level.L3, "which command it runs can't be known beforehand"
     if command.path and posixpath.dirname(posixpath.normpath(command.path)) not in _SYSTEM_PROGRAMS:
-        return Level.L3, f"{command.path} is no program of the system's"
-    if name in _DECLARING and (command.via or any(map(_is_unclear_declaration, args))):
+        return Level.L3, f"{command.path} is not a program of the system"
+    if name in DECLARES and (command.via or any(map(_is_unclear_declaration, args))):
         return Level.L3, f"which variable {name} sets can't be known beforehand"
     if name in LOOKING:
         return Level.L1, f"{name} only looks"

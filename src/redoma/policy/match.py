@@ -1,8 +1,8 @@
 """Match rules with facts.
 
 Everything that can be prepared is prepared once per policy: rules are indexed by the kind of fact they are about, and
-the globs of a field become one regular expression. No expression here takes more than linear time on hostile input:
-globs are compiled without backtracking, and users' expressions are RE2.
+the globs of a field become one regular expression (`globs`). Users' expressions are RE2, so that none takes more than
+linear time on hostile input.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ import functools
 import itertools
 import posixpath
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
-from ..lib.patterns import pattern as compiled_later
-from ..lib.text import compile_re2
+from ..lib.patterns import lazy_pattern
+from ..lib.text import compile_re2, shorten
 from ..models import MIN_SECRET, Finding
-from .facts import MAX_NAME, UNKNOWN, Attribute, Call, Command, Fact, Import, Span, Trait
+from .facts import MAX_NAME, UNKNOWN, Attribute, Call, Command, Fact, Import, Span, Trait, position
+from .globs import Fits, any_glob, is_glob, root_paths
 from .rules import Rule
 
 MAX_TEXT = 80
 _MAX_REMEMBERED = 2000
-_MAX_ROOT_GLOB = 100
 MAX_PATTERN_HITS = 20
 """Maximum number of matches of one `pattern` that are reported; more would add nothing."""
 _MAX_SECRETS = 1000
@@ -29,112 +29,15 @@ _MAX_SECRETS = 1000
 _HIDDEN = "(?P<secret>"
 """A pattern's group whose text is never shown. The text of the group `name`, if there is one, is shown instead."""
 
-_Fits = Callable[[str], object]
+_PROC_ROOT = lazy_pattern(r"/proc/[^/]+(?:/task/[^/]+)?/root(?=/|\Z)")
 
-_ROOT_DIRECTORIES = (
-    "bin boot dev etc home lib lib32 lib64 media mnt opt proc root run sbin srv sys usr var".split()  # noqa: SIM905
-)
-_PROC_ROOT = compiled_later(r"/proc/[^/]+(?:/task/[^/]+)?/root(?=/|\Z)")
-
-_PLAIN_OPTION = compiled_later(r"--no-.*|--(?:verbose|quiet|silent|yes|debug)|-[vqy]+", re.DOTALL)
+_PLAIN_OPTION = lazy_pattern(r"--no-.*|--(?:verbose|quiet|silent|yes|debug)|-[vqy]+", re.DOTALL)
 """Options that never take the next word as a value, in any program: `git --no-pager stash push` is not `git push`."""
-
-
-def glob_expression(glob: str) -> str:
-    """Return a regular expression for a shell glob, to be matched against a whole string. `$` matches an unknown part.
-
-    Each `*` but the last is in an atomic group, so a failed match is given up at once, not retried from every earlier
-    position: matching `*a*a*a*b` against a long word costs as much as reading the word a few times.
-    """
-    pieces = [""]
-    for part in re.findall(r"\[!?\]?[^\]]*\]|.", glob, re.DOTALL):
-        if part == "*":
-            pieces.append("")
-        elif part == "?":
-            pieces[-1] += "."
-        elif part == "$":
-            pieces[-1] += r"[\0$]"
-        elif len(part) > 1:
-            inside = part[1:-1].replace("\\", r"\\").replace("[", r"\[").replace("$", r"\0$")
-            pieces[-1] += "[" + ("^" + inside[1:] if inside.startswith("!") else inside.replace("^", r"\^", 1)) + "]"
-        else:
-            pieces[-1] += re.escape(part)
-    first, *rest = pieces
-    if not rest:
-        return first
-    *middle, last = rest
-    return first + "".join(f"(?>.*?{piece})" for piece in middle if piece) + ".*" + last
-
-
-def check_glob(glob: str) -> None:
-    """Raise ValueError for an invalid glob, such as `[z-a]`."""
-    try:
-        re.compile(glob_expression(glob))
-    except re.error as error:
-        raise ValueError(str(error)) from None
-
-
-def any_glob(globs: Iterable[str], *, ignore_case: bool = True) -> _Fits:
-    """Return a function that says whether one of the globs matches a whole text, as defined by `glob_expression`.
-
-    It compiles on first use: a pack has hundreds of globs, and one request needs only a few of them. Compiling an
-    expression takes longer than the rest of a request, and most checks need none: most globs are plain words, and most
-    others begin differently from the text.
-    """
-    wanted = tuple(globs)
-    plain: set[str] | None = None
-    longest = 0  # of the plain words
-    beginnings: tuple[str, ...] = ()  # of the others
-    fits: _Fits | None = None
-
-    def asked(text: str) -> object:
-        nonlocal plain, longest, beginnings, fits
-        if plain is None:
-            plain = {glob.lower() if ignore_case else glob for glob in wanted if glob.isascii() and not _is_glob(glob)}
-            longest = max(map(len, plain), default=-1)
-            others = [glob for glob in wanted if _is_glob(glob) or not glob.isascii()]
-            beginnings = tuple({_beginning(glob.lower() if ignore_case else glob) for glob in others})
-        if text.isascii():  # beyond ASCII, `re` ignores case differently from `str.lower`
-            same = text.lower() if ignore_case else text
-            if len(text) <= longest and same in plain:
-                return True
-            if not same.startswith(beginnings):
-                return False
-        if fits is None:
-            expressions = [glob_expression(glob) for glob in wanted]
-            flags = re.DOTALL | (re.IGNORECASE if ignore_case else 0)
-            fits = re.compile(f"(?:{'|'.join(expressions)})" if expressions else r"(?!)", flags).fullmatch
-        return fits(text)
-
-    return asked
-
-
-_SPECIAL = frozenset("*?[$")
-
-
-def _is_glob(text: str) -> bool:
-    return not _SPECIAL.isdisjoint(text)
 
 
 def _lowered(name: str) -> str:
     """Return an ASCII name in lower case; for others "", because `re` ignores case differently from `str.lower`."""
     return name.lower() if name.isascii() else ""
-
-
-def _beginning(glob: str) -> str:
-    """Return the prefix that every ASCII text matching a glob has."""
-    if not glob.isascii():
-        return ""
-    return glob[: next((place for place, character in enumerate(glob) if character in _SPECIAL), len(glob))]
-
-
-def _fitting_root(glob: str) -> list[str]:
-    """Return the root directories that a glob may match; all of them for an overlong or invalid glob."""
-    try:
-        fits = any_glob([glob]) if len(glob) <= _MAX_ROOT_GLOB else bool
-        return [directory for directory in _ROOT_DIRECTORIES if fits(directory)]
-    except re.error:
-        return list(_ROOT_DIRECTORIES)
 
 
 def _path_forms(words: Iterable[str]) -> list[str]:
@@ -148,9 +51,7 @@ def _path_forms(words: Iterable[str]) -> list[str]:
         tidy = _PROC_ROOT.sub("", tidy) or "/"
         if tidy != word:
             forms.append(tidy)
-        root, slash, rest = tidy[1:].partition("/")
-        if tidy.startswith("/") and _is_glob(root):
-            forms += [f"/{directory}{slash}{rest}" for directory in _fitting_root(root)]
+        forms += root_paths(tidy)
     return forms
 
 
@@ -199,21 +100,21 @@ class _Words:
     def __init__(self, entry: str) -> None:
         name, *self._words = entry.split()
         self._fits_name = any_glob([name])
-        self._plain = name.lower() if name.isascii() and not _is_glob(name) else ""
+        self._plain = name.lower() if name.isascii() and not is_glob(name) else ""
 
     def fits_name(self, name: str, lowered: str) -> object:
         """Return whether the name matches. `lowered`: the result of `_lowered(name)`, computed once for all entries."""
         return lowered == self._plain if lowered and self._plain else self._fits_name(name)
 
     @functools.cached_property
-    def fits_word(self) -> list[_Fits]:
+    def fits_word(self) -> list[Fits]:
         """The matchers of the words that must follow, created on first use, as in `any_glob`."""
         return [any_glob([word]) for word in self._words]
 
     @functools.cached_property
     def literals(self) -> frozenset[str]:
         """The words that aren't globs."""
-        return frozenset(word.lower() for word in self._words if word.isascii() and not _is_glob(word))
+        return frozenset(word.lower() for word in self._words if word.isascii() and not is_glob(word))
 
     def match(self, command: Command) -> bool:
         """Return whether the words follow in a command whose name is known to match.
@@ -302,19 +203,24 @@ class _NameIndex:
 
     def __init__(self, entries: Iterable[tuple[str, Rule]]) -> None:
         self.exact: dict[str, list[Rule]] = {}
-        self.globs: list[tuple[_Fits, Rule]] = []
+        self.globs: list[tuple[Fits, Rule]] = []
+        self._without_dot: list[tuple[Fits, Rule]] = []
+        """Those of `globs` that may match a name without a dot, such as `print`: hardly any."""
         wild: dict[str, tuple[Rule, list[str]]] = {}
         for entry, rule in entries:
-            if _is_glob(entry):
+            if is_glob(entry):
                 wild.setdefault(rule.id, (rule, []))[1].append(entry)
             else:
                 self.exact.setdefault(entry, []).append(rule)
         for rule, globs in wild.values():
-            self.globs.append((any_glob(globs, ignore_case=False), rule))
+            prepared = any_glob(globs, ignore_case=False), rule
+            self.globs.append(prepared)
+            if any("." not in glob or "[" in glob for glob in globs):
+                self._without_dot.append(prepared)
 
     def matching(self, name: str) -> Iterator[Rule]:
         yield from self.exact.get(name, ())
-        for fits, rule in self.globs:
+        for fits, rule in self.globs if "." in name else self._without_dot:
             if fits(name):
                 yield rule
 
@@ -451,16 +357,12 @@ def _findings_in_text(rule: Rule, text: str) -> Iterator[Finding]:
         text, expression = _encodable(text), compile_re2(rule.pattern)
         shown = expression.groupindex.get("name") if _HIDDEN in rule.pattern else 0
         for hit in itertools.islice(expression.finditer(text), MAX_PATTERN_HITS):
-            before = text[: hit.start()]
-            column = hit.start() - (before.rfind("\n") + 1) + 1
-            what = "" if shown is None else hit.group(shown) or ""
-            yield _finding(rule, Fact(line=before.count("\n") + 1, column=column, text=what))
+            line, column = position(text, hit.start())
+            yield _finding(rule, Fact(line=line, column=column, text="" if shown is None else hit.group(shown) or ""))
 
 
 def _finding(rule: Rule, fact: Fact) -> Finding:
-    text = " ".join(fact.text[: 4 * MAX_TEXT].split())
-    if len(text) > MAX_TEXT:
-        text = text[: MAX_TEXT - 1] + "…"
+    text = shorten(" ".join(fact.text[: 4 * MAX_TEXT].split()), MAX_TEXT)
     return Finding(
         rule=rule.id,
         decision=rule.decision,

@@ -1,8 +1,8 @@
 """The options of programs: which of them take a value, and how a command line is read with that knowledge.
 
-One table for everybody: `wrappers` looks for the command inside, `programs` for the paths that are written, `match` for
-the words of a rule. An option that a program's entry doesn't list may take the next word or not, and whoever looks for
-something dangerous has to follow both readings.
+One table for all: `wrappers` uses it to find the command inside another one, `programs` to find the paths that are
+written, `match` to find the words of a rule. The next word after an option that isn't listed may be its value or not;
+code that looks for something dangerous has to follow both readings.
 """
 
 from __future__ import annotations
@@ -11,14 +11,21 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from ..lib.patterns import pattern
-from .facts import MAX_NAME
+from ..lib.patterns import lazy_pattern
+from .facts import MAX_NAME, names
 
-_BUNDLE = pattern(r"-[A-Za-z]+\Z")
+AWKS = names("awk gawk mawk nawk")
+SEDS = names("sed gsed")
+TARS = names("tar gtar bsdtar")
+DECLARES = names("export declare typeset local readonly")
+"""Builtins of Bash that declare variables."""
+
+_BUNDLE = lazy_pattern(r"-[A-Za-z]+\Z")
+_TAR_FIRST, _TAR_NEXT = lazy_pattern(r"-?([A-Za-z0-9]+)"), lazy_pattern(r"-([A-Za-z0-9]+)")
 
 
 class Grammar:
-    """How a program's options are written. Names stand without dashes; single letters may be run together."""
+    """The options of a program, listed without dashes. Options of one letter may be bundled: `-xf`."""
 
     def __init__(
         self,
@@ -35,24 +42,24 @@ class Grammar:
         self.values = frozenset(values.split())
         """Options with a value: attached, or the next word."""
         self.optional = frozenset(optional.split())
-        """Letters that take the rest of their word if there is any, and never the next word."""
+        """Letters whose value is the rest of the word, if any; never the next word."""
         self.operands = operands
-        """Of a program that runs another one: how many operands of its own come before that command."""
+        """For a program that runs another one: the number of its own operands before that command."""
         self.assignments = assignments
-        """Of a program that runs another one: whether `NAME=value` may come before that command."""
+        """For a program that runs another one: whether `NAME=value` may come before that command."""
         self.only_flags = only_flags
         """Whether options that are not listed never take the next word."""
 
 
 class Option(NamedTuple):
-    """One option as it is written, by itself."""
+    """One word that begins with a dash, parsed."""
 
     name: str
-    """`--output` or `-o`; of letters run together, the one that takes a value, or else the last."""
+    """`--output` or `-o`. In a bundle: the letter that takes a value, or else the last one."""
     letters: str
     """All letters up to that one; empty for a long option."""
     value: str | None
-    """What is attached to it."""
+    """The attached value; None if there is none."""
     takes_next: bool
     """Whether the next word is its value."""
     listed: bool
@@ -67,13 +74,13 @@ class Item(NamedTuple):
     option: Option | None
     """None for an operand."""
     value: str | None
-    """Of the option, attached or not; None if it has none."""
+    """The value of the option, attached or in the next word; None if it has none."""
     after: int
-    """Where the next item begins."""
+    """The index of the next item."""
 
 
 def read_option(word: str, grammar: Grammar) -> Option:
-    """What a word that begins with a dash says."""
+    """Parse a word that begins with a dash."""
     head, equals, value = word.lstrip("-").partition("=")
     long = word.startswith("--")
     if long or len(head) > 1:
@@ -94,7 +101,7 @@ def read_option(word: str, grammar: Grammar) -> Option:
 
 
 def walk(args: Sequence[str], grammar: Grammar) -> Iterator[Item]:
-    """Every option and operand in turn. `--` is an option, after which there are operands only."""
+    """Yield every option and operand in order. `--` counts as an option; after it there are only operands."""
     at, options = 0, True
     while at < len(args):
         word, after, option, value = args[at], at + 1, None, None
@@ -108,27 +115,27 @@ def walk(args: Sequence[str], grammar: Grammar) -> Iterator[Item]:
 
 
 def operands(args: Sequence[str], grammar: Grammar) -> list[str]:
-    """The arguments that are neither options nor their values.
+    """Return the arguments that are neither options nor their values.
 
-    An option that is not listed counts as a flag: at worst its value is reported as one path too many.
+    An option that isn't listed counts as a flag: at worst its value is returned as one path too many.
     """
     return [args[item.at] for item in walk(args, grammar) if item.option is None]
 
 
 class Given(NamedTuple):
-    """An option that somebody looks for, and its value."""
+    """A value of an option that was searched for."""
 
     at: int
-    """The word that holds the value ..."""
+    """The index of the word that contains the value."""
     value: str
     option: str
-    """... and the option as it is written: `-o`, `-xo`, `--output`."""
+    """The option as written: `-o`, `-xo`, `--output`."""
 
 
 def given(args: Sequence[str], *names: str) -> Iterator[Given]:
-    """Every value of these options, as `-o x`, `-ox`, `-xo x`, `--output x`, `--output=x` or `--outp x`.
+    """Yield every value of these options, written as `-o x`, `-ox`, `-xo x`, `--output x`, `--output=x` or `--outp x`.
 
-    Wherever they stand: also after `--`, or where they may be the value of another option.
+    They are found in any position, even after `--` or where they may be the value of another option.
     """
     for at, arg in enumerate(args):
         if not arg.startswith("-"):
@@ -150,21 +157,33 @@ def given(args: Sequence[str], *names: str) -> Iterator[Given]:
 
 
 _WHOLE = frozenset({"--cookie", "--checkpoint", "--config", "--exec"})
-"""Options that begin like a longer one, and are none the less their own."""
+"""Options that are not abbreviations, although a longer option begins with them."""
 
 
 def abbreviates(word: str, option: str) -> bool:
-    """Whether a word is a long option or the beginning of it, which GNU programs take if no other option begins so."""
+    """Return whether a word is this long option or an abbreviation, which GNU programs accept if it is unambiguous."""
     return word == option or (len(word) > 2 and option.startswith(word) and word not in _WHOLE)
 
 
 def values_of(args: Sequence[str], *names: str) -> list[str]:
-    """Only the values that `given` finds."""
+    """Return the values of these options, found by `given`."""
     return [each.value for each in given(args, *names)]
 
 
+def sed_scripts(args: Sequence[str]) -> list[str]:
+    """Return the scripts on the command line of `sed`: the values of -e, or else the first operand."""
+    return values_of(args, "-e", "--expression") or operands(args, grammar_of("sed"))[:1]
+
+
+def tar_letters(args: Sequence[str]) -> str:
+    """Return the one-letter options of `tar`, with `x` for a long option to extract. The first word needs no dash."""
+    found = [(_TAR_NEXT if at else _TAR_FIRST).match(arg) for at, arg in enumerate(args)]
+    extracts = "x" if {"--extract", "--get"} & set(args) else ""
+    return "".join([each[1] for each in found if each]) + extracts
+
+
 def grammar_of(program: str) -> Grammar:
-    """The entry of a program, by its base name; `python3.11` has that of `python`."""
+    """Return the grammar of a program, given its base name; `python3.11` has that of `python`."""
     return GRAMMARS.get(program) or GRAMMARS.get(program[:MAX_NAME].rstrip("0123456789."), NOTHING_KNOWN)
 
 
@@ -172,7 +191,7 @@ NOTHING_KNOWN = Grammar()
 
 
 def _table(text: str) -> dict[str, Grammar]:
-    """Each entry: programs; options without a value | options with one | what else there is to say."""
+    """Parse a table. An entry is `programs: options without a value | options with a value | other properties`."""
     found: dict[str, Grammar] = {}
     for entry in re.findall(r"^[^\s#].*(?:\n .*)*", text, re.MULTILINE):
         programs, _, options = re.sub(r"\s+", " ", entry).partition(":")
@@ -281,7 +300,7 @@ perf stat: a d i n v B A | e o p C r I x event output repeat
 perf record: a g i q v T | e o p C c F event output freq call-graph
 perf trace: a s S T v | e o p C event output
 """)
-"""Programs, and words of Bash, that run the command after their own options: `nice -n 5 make`, `timeout 10 ls`; and
+"""Programs and keywords of Bash that run the command after their own options (`nice -n 5 make`, `timeout 10 ls`), and
 pairs of words that together do (`npm exec tsc`)."""
 
 GRAMMARS = {

@@ -9,7 +9,7 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Iterator, Mapping, Sequence
 
-from ..lib.patterns import pattern
+from ..lib.patterns import lazy_pattern
 from ..models import Request
 from .facts import UNKNOWN, Command, Fact, Trait
 
@@ -25,8 +25,8 @@ _TAKES_LINK_ITSELF = frozenset({"rm", "unlink", "mv", "ln", "rmdir"})
 _COPIES_INTO = frozenset({"cp", "mv", "install"})
 """Programs whose last argument may be a directory to add files to: `cp x /tmp` means `cp x /tmp/x`."""
 _MAX_LINKS = 20
-_LINKS = pattern(r"-[A-Za-z]*[sl]|--(?:symbolic-)?link\Z")
-_INTO = pattern(r"-[A-Za-z]*t|--target-directory")
+_LINKS = lazy_pattern(r"-[A-Za-z]*[sl]|--(?:symbolic-)?link\Z")
+_INTO = lazy_pattern(r"-[A-Za-z]*t|--target-directory")
 
 
 def written_outside(request: Request, facts: Sequence[Fact]) -> Iterator[Trait]:

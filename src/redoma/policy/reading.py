@@ -1,8 +1,9 @@
-"""Read a request into facts, once: evaluation, level, executed files and version control all ask the same `Reading`."""
+"""Read a request into facts, once: evaluation, level and executed files share one `Reading`."""
 
 from __future__ import annotations
 
 import shlex
+import sys
 from collections.abc import Iterator, Sequence
 
 import msgspec
@@ -13,7 +14,7 @@ from .outside import written_outside
 
 
 class Reading:
-    """The facts of one request. Each way to read it is computed when it is first asked for, and then kept.
+    """The facts of one request. Each way to read it is computed on first use and then cached.
 
     The methods raise whatever the readers raise: each caller has its own safe answer for a request that can't be read.
     """
@@ -23,10 +24,10 @@ class Reading:
         self._known: dict[tuple[bool, bool], Sequence[Fact]] = {}
 
     def facts(self, *, live_input: bool = False, compiled: bool = False) -> Sequence[Fact]:
-        """Everything that can be said of the request.
+        """Return all facts of the request.
 
-        `live_input`: it can be given input while it runs, which nobody can read beforehand; only a command can.
-        `compiled`: report also what only the compiler finds wrong with Python.
+        `live_input`: whether it may receive input while it runs, which can't be read beforehand; only a command may.
+        `compiled`: also report the errors that only Python's compiler finds.
         """
         key = (live_input and self.request.language == "command", compiled and self.request.language == "python")
         if key not in self._known:
@@ -35,7 +36,7 @@ class Reading:
         return self._known[key]
 
     def with_input(self, *, live_input: bool = False) -> Sequence[Fact]:
-        """What the request runs when its input is taken into account, for the files that it executes."""
+        """Return the facts with its input taken into account, to find the files that it executes."""
         request = self.request
         if request.language != "command":
             return self.facts()
@@ -51,7 +52,8 @@ class Reading:
         if request.language == "python":
             from . import python
 
-            return python.facts(request.code, compiled=compiled, args=request.argv, environment=request.env)
+            facts = python.facts(request.code, compiled=compiled, args=request.argv, environment=request.env)
+            return _of_another_version(request, facts)
         if request.language == "javascript":
             from . import javascript
 
@@ -74,8 +76,24 @@ class Reading:
         return [*facts, *_stdin_facts(request)]
 
 
+def _of_another_version(request: Request, facts: list[Fact]) -> list[Fact]:
+    """Return the facts of Python code. What its interpreter, of another version than this, may well accept is not a
+    syntax error, but code that isn't read here."""
+    other = request.uses.interpreter if request.uses is not None else None
+    if other is None or not any(map(_is_syntax_error, facts)):
+        return facts
+    if other.version == f"python{sys.version_info[0]}.{sys.version_info[1]}":
+        return facts
+    rest = [fact for fact in facts if not _is_syntax_error(fact)]
+    return [*rest, Trait(name="source.unread", text=other.version), Unbound(why=f"it is code of {other.version}")]
+
+
+def _is_syntax_error(fact: Fact) -> bool:
+    return isinstance(fact, Trait) and fact.name == "python.syntax-error"
+
+
 def _without_input(fact: Fact) -> Fact:
-    """The fact without its source of input, which alone changes nothing of what a command does."""
+    """Return the fact without the source of its input: if only that differs, the command does the same."""
     match fact:
         case Command():
             return msgspec.structs.replace(fact, given=())
@@ -85,10 +103,10 @@ def _without_input(fact: Fact) -> Fact:
 
 
 def _stdin_facts(request: Request) -> Iterator[Fact]:
-    """The commands that the input makes the program run: `bash` fed a script, `psql` fed statements.
+    """Yield the commands that the input makes the program run: a script for `bash`, statements for `psql`.
 
-    It is read as the here-document it amounts to, so the shell's reader decides who takes input for code. What isn't
-    text, or is too long, is data; an interpreter that takes its code from there is asked about anyway.
+    The input is read as a here-document, so the reader of Bash decides which programs run their input. Input that isn't
+    text or is too long counts as data: a person is asked about an interpreter that reads its code from there anyway.
     """
     from . import shell
 
@@ -108,7 +126,7 @@ def _stdin_facts(request: Request) -> Iterator[Fact]:
 
 
 def _request_facts(request: Request) -> Iterator[Fact]:
-    """What can be said of a request without reading its language."""
+    """Yield the facts that don't depend on the language."""
     if request.language != "lua":  # its time is that of the commands it waits for, and each has a limit of its own
         yield Span(seconds=request.limits.time, text=f"{request.limits.time:g} s")
     if request.environment:

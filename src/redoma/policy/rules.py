@@ -18,8 +18,10 @@ import msgspec
 
 from ..lib.errors import PolicyError
 from ..lib.text import suggest
-from ..models import Decision, HostRule, Language, Limits, Request
+from ..lib.types import resolved
+from ..models import Decision, HostRule, Language, Request
 from ..models.reach import Resource
+from ..models.request import DEFAULT_TIME
 from .facts import REQUEST_TRAITS
 
 if TYPE_CHECKING:
@@ -122,7 +124,7 @@ class Permit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     language: Language
     text: str = ""
     backend: str = "auto"
-    time: float = Limits().time
+    time: float = DEFAULT_TIME
     """Maximum time limit, in seconds, that the request may have."""
     sha256: str = ""
     entry: str = ""
@@ -168,7 +170,7 @@ def permit_of(rule: str, request: Request, entry: str = "", *, by_digest: bool =
         what = {"text": request.text}
         if request.backend != "auto":
             what["backend"] = request.backend
-        if request.limits.time != Limits().time:
+        if request.limits.time != DEFAULT_TIME:
             what["time"] = float(request.limits.time)
     return Permit(rule=rule, language=request.language, entry=entry, **what, **more)
 
@@ -253,9 +255,9 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             name, rules, permits, *more = msgspec.json.decode(data)
             return cls(
                 name=str(name),
-                rules=msgspec.convert(rules, tuple[Rule, ...]),
-                permits=msgspec.convert(permits, tuple[Permit, ...]),
-                hosts=msgspec.convert(more[0] if more else (), tuple[HostRule, ...]),
+                rules=msgspec.convert(rules, resolved(tuple[Rule, ...])),
+                permits=msgspec.convert(permits, resolved(tuple[Permit, ...])),
+                hosts=msgspec.convert(more[0] if more else (), resolved(tuple[HostRule, ...])),
             )
         except (msgspec.DecodeError, ValueError, TypeError) as error:
             raise PolicyError(
@@ -412,7 +414,7 @@ def _objections(rule: Rule) -> Iterator[tuple[str, str, str]]:
             base = entry.split()[0].rpartition("/")[2] or "the name alone"
             why = "commands are matched by their base name, so it would match nothing"
             yield f"has a path in `command`: {entry!r}", why, f"write {base!r}, which is found at any path"
-    from .match import check_glob
+    from .globs import check_glob
 
     for field in ("command", "args", "writes", "imports", "calls", "attributes"):
         for glob in getattr(rule, field):

@@ -1,4 +1,4 @@
-"""Which commands of Git and Mercurial a request runs, where, and whether they only read. Pure."""
+"""Find the commands of Git and Mercurial that a request runs: where they run, and whether they only read. Pure."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from collections.abc import Iterator, Sequence
 from itertools import takewhile
 from typing import NamedTuple
 
-from ..lib.patterns import pattern
+from ..lib.patterns import lazy_pattern
 from ..models import Request
-from .facts import UNKNOWN, Assigned, Attribute, Call, Command, Fact, Trait, names
+from .facts import UNKNOWN, Assigned, Attribute, Call, Command, Fact, Trait, names, runs_elsewhere
 from .options import Item, grammar_of, walk
 from .reading import Reading
 
@@ -25,43 +25,41 @@ _LOOKING = names("""
     shortlog show show-branch show-ref status summary var verify-commit verify-tag version whatchanged
 """)
 _CHOOSING = ("-C", "-c", "--git-dir", "--work-tree", "--namespace", "--config-env", "--bare")
-"""The options before the command's own name that say which repository it is, and how it is set."""
-_STAYING = pattern(
+"""The options before the name of a Git command that choose the repository and its settings."""
+_STAYING = lazy_pattern(
     r"(?:!|\{|then|do|else|time|builtin|command|exec|nohup|nice|ionice|chrt|taskset|setsid|stdbuf|unbuffer|g?timeout|env"
     r"|env -S|flock|chronic|prlimit|watch|xargs|find -(?:exec|ok)|eval|(?:ba|da|z|k|a)?sh(?: -c)?)\Z"
 )
-"""What runs a command in the directory, and with the variables, that it has itself."""
-_ELSEWHERE = pattern(r"ssh\Z|(?:docker|podman|kubectl) ")
-"""What runs a command on another machine, or in a container."""
-_HARMLESS_VARIABLE = pattern(
+"""Wrappers that run a command in their own directory and with their own variables."""
+_HARMLESS_VARIABLE = lazy_pattern(
     r"GIT_(?:(?:AUTHOR|COMMITTER)_.*|(?:SEQUENCE_)?EDITOR|PAGER.*|ASKPASS|SSH.*|TERMINAL_PROMPT|TRACE.*|OPTIONAL_LOCKS"
     r"|MERGE_AUTOEDIT|NO_LAZY_FETCH|LFS_SKIP_SMUDGE|REFLOG_ACTION)\Z"
 )
-_MOVING_VARIABLE = pattern(r"(?:HOME|XDG_CONFIG_HOME|CDPATH|GIT_.*)\Z|.*\0", re.DOTALL)
-_MOVING_CALL = pattern(
+_MOVING_VARIABLE = lazy_pattern(r"(?:HOME|XDG_CONFIG_HOME|CDPATH|GIT_.*)\Z|.*\0", re.DOTALL)
+_MOVING_CALL = lazy_pattern(
     r"(?:os|posix|contextlib)\.(?:f?chdir|chroot|exec\w*e|spawn\w*e|posix_spawnp?|environ\.clear|unsetenv)\Z"
 )
 _UNREAD = frozenset(
     {"source.too-large", "source.too-deep", "source.unread", "javascript.syntax-error", "javascript.dynamic-command"}
 )
 _POSITIONAL_BEFORE_CWD = 9  # of subprocess.Popen
-_LOOP = pattern(r"\b(?:for|while|until|select)\b")
-_GLOB = pattern(r"[*?\[]")
+_LOOP = lazy_pattern(r"\b(?:for|while|until|select)\b")
+_GLOB = lazy_pattern(r"[*?\[]")
 
 
 class Unreadable(Exception):
-    """It can't be told what the request runs."""
+    """The request can't be read, so what it runs isn't known."""
 
 
 class Found(NamedTuple):
     commands: list[Command]
-    """Every command of these programs that runs on this host."""
+    """All commands of these programs that run on this host."""
     hidden: str
-    """Why it can't be told in which repository each of them runs; empty if it can."""
+    """Why the repository of one of them isn't known; empty if all are known."""
 
 
 def version_control(request: Request) -> Found:
-    """The commands of Git and Mercurial that a request runs. Raises `Unreadable`."""
+    """Return the commands of Git and Mercurial that a request runs. Raises `Unreadable`."""
     if request.language == "lua":
         return Found([], "")
     try:
@@ -69,9 +67,7 @@ def version_control(request: Request) -> Found:
     except Exception as error:
         raise Unreadable from error
     commands = [
-        fact
-        for fact in facts
-        if isinstance(fact, Command) and fact.name in PROGRAMS and not any(map(_ELSEWHERE.match, fact.via))
+        fact for fact in facts if isinstance(fact, Command) and fact.name in PROGRAMS and not runs_elsewhere(fact.via)
     ]
     if not commands:
         if any(isinstance(fact, Trait) and fact.name in _UNREAD for fact in facts):
@@ -81,21 +77,21 @@ def version_control(request: Request) -> Found:
 
 
 def only_looks(command: Command) -> bool:
-    """Whether it leaves the repository as it is, apart from Git's cache of file states. True if that can't be told: the
-    answer decides whether it is run without the repository's configured programs."""
+    """Return whether a command doesn't change the repository, apart from Git's cache of file states. True if that isn't
+    known: if True, it is run without the programs that the repository configures."""
     name = next(iter(_after_options(command)), UNKNOWN)
     return name in _LOOKING or UNKNOWN in name
 
 
 def may_enter_submodules(command: Command) -> bool:
-    """Whether it has options, or words that may be one, by which Git looks into repositories that the index lacks."""
+    """Return whether a command has, or may have, options that make Git read submodules, which aren't in the index."""
     words = _after_options(command)[1:]
     options = words[: words.index("--")] if "--" in words else words
     return any(word.startswith(("--sub", "--recu", UNKNOWN)) or _GLOB.match(word) for word in options)
 
 
 def _leading(command: Command) -> list[Item]:
-    """The options before the command's own name."""
+    """Return the options before the name of the Git command."""
     items, args = walk(command.args, grammar_of(command.name)), command.args
     return list(takewhile(lambda item: item.option is not None or args[item.at] == "-", items))
 
@@ -106,7 +102,7 @@ def _after_options(command: Command) -> Sequence[str]:
 
 
 def choosing(command: Command) -> list[str]:
-    """Those of the leading options that choose the repository and its settings, with their values."""
+    """Return the leading options that choose the repository and its settings, with their values."""
     chosen = [item for item in _leading(command) if command.args[item.at].partition("=")[0] in _CHOOSING]
     return [word for item in chosen for word in command.args[item.at : item.after]]
 
@@ -116,7 +112,7 @@ def _hidden(request: Request, facts: Sequence[Fact], commands: Sequence[Command]
         if _may_configure(posixpath.normpath(path), request):
             yield f"the request brings the file {path!a}, which may configure git"
     for command in commands:
-        if command.name != "git":  # what keeps the others to themselves does so anywhere
+        if command.name != "git":  # the other programs are contained wherever they run
             continue
         named = _after_options(command)
         places = [command.directory or UNKNOWN, *command.args[: len(command.args) - len(named)]]
@@ -152,7 +148,7 @@ def _may_configure(path: str, request: Request) -> bool:
 
 
 def _starts_with_other_variables(code: str) -> bool:
-    """Whether a call in Python takes variables from elsewhere than `os.environ`, or options that can't be seen."""
+    """Return whether a call in Python may start a program with other variables than `os.environ`."""
     try:
         tree = ast.parse(code)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -170,7 +166,7 @@ def _starts_with_other_variables(code: str) -> bool:
 
 
 def _drops_variables(command: Command) -> bool:
-    """`env -i`, `env -u NAME`, `exec -c`, `unset GIT_CONFIG_COUNT`."""
+    """Return whether a command removes variables that contain Git: `env -i`, `env -u NAME`, `exec -c`, `unset …`."""
     if command.name == "unset":
         return any(arg.startswith(("GIT_CONFIG", UNKNOWN)) for arg in command.args)
     if command.name not in ("env", "exec"):

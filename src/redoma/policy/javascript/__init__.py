@@ -9,15 +9,26 @@ the shell's own reader, so one set of rules judges both. `calls.py` lists the fu
 from __future__ import annotations
 
 import functools
-import re
-import shlex
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, TypedDict
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-from msgspec.structs import replace
-
-from ...lib.patterns import pattern
-from ..facts import MAX_DEPTH, MAX_SOURCE, UNKNOWN, Attribute, Call, Command, Fact, Import, Trait, Unbound, normal
+from ...lib.patterns import lazy_pattern
+from ..facts import (
+    MAX_DEPTH,
+    MAX_SOURCE,
+    SURROGATE,
+    UNKNOWN,
+    Attribute,
+    Call,
+    Command,
+    Fact,
+    Import,
+    Trait,
+    Unbound,
+    normal,
+    position,
+)
+from ..inner_code import UNKNOWN_WORD, InnerCode, Place, deceptive_characters, quoted
 from . import calls
 from .names import Names, arguments_of, module_name, named, text_of
 
@@ -31,18 +42,13 @@ TRAITS = {
     "javascript.dynamic-member": "it hands a sensitive module around, or picks a member by a name that can't be known",
     "javascript.shell": "it hands a text to a shell",
     "javascript.removes-unknown": "it removes files that can't be known beforehand, or whole directories",
-    "source.unread": "it is in a language that is not read here",
+    "source.unread": "it is in a language, or a version of one, that is not read here",
 }
-"""Beside those that texts in every language have: see `python.TRAITS`."""
+"""Traits of JavaScript; those of all languages are in `python.TRAITS`."""
 
-_UNKNOWN_WORD = "${@:1}"
-"""How a part that can't be known is given to the shell's reader: as some of its arguments."""
-_INNER_SLACK = 5_000
-_BIDI = pattern("[\u202a-\u202e\u2066-\u2069]")
-_SURROGATE = pattern("[\ud800-\udfff]")
-_LINE_END = pattern(r"(?<!\\)(?:\\\\)*[\n\r]")
-"""In a text, where it is an error unless a backslash is before it."""
-_COMMENT_MARK = pattern(r"<!--|-->")
+_LINE_END = lazy_pattern(r"(?<!\\)(?:\\\\)*[\n\r]")
+"""A line end in a string: an error unless there is a backslash before it."""
+_COMMENT_MARK = lazy_pattern(r"<!--|-->")
 _TEXTS = frozenset(
     {"string", "string_fragment", "escape_sequence", "comment", "regex", "regex_pattern", "template_string"}
 )
@@ -53,16 +59,16 @@ _BINDERS = frozenset(
     | {"class_declaration", "catch_clause", "rest_pattern", "array_pattern", "pair_pattern", "labeled_statement"}
     | {"break_statement", "continue_statement", "function_expression"}
 )
-"""What a name is bound by, and not read."""
+"""Nodes in which a name is bound or is a label, and not read."""
 _LOOKS = frozenset({"typeof", "instanceof", "===", "!==", "==", "!=", "in"})
 _SAME = frozenset(
     {"parenthesized_expression", "await_expression", "expression_statement", "binary_expression", "ternary_expression"}
 )
-"""What hands its value on to what is around it, and no further."""
+"""Nodes that only pass the value inside them to the node around them."""
 
 
 def facts(source: str, depth: int = 0) -> list[Fact]:
-    """Return what a program does, as far as its text tells. Never raises for what the text is.
+    """Return the facts of a program. Never raises, whatever the text is.
 
     `depth`: how deep this code is inside other code.
     """
@@ -70,25 +76,12 @@ def facts(source: str, depth: int = 0) -> list[Fact]:
         return [Trait(name="source.too-deep")]
     if len(source) > MAX_SOURCE:
         return [Trait(name="source.too-large")]
-    found = list(_text_facts(source))
-    reader = _Reader(_SURROGATE.sub("\ufffd", source.replace("\0", " ")), depth)
+    found: list[Fact] = list(deceptive_characters(source))
+    reader = _Reader(SURROGATE.sub("\ufffd", source.replace("\0", " ")), depth)
     found.extend(reader.read())
     if reader.names.exhausted:
         found.append(Trait(name="source.too-large"))
     return found
-
-
-def _text_facts(source: str) -> Iterator[Fact]:
-    """Yield what the text itself tells, before it is parsed: deceptive characters."""
-    for name, found in (
-        ("source.nul", re.search("\0", source)),
-        ("source.bad-utf8", _SURROGATE.search(source)),
-        ("source.invisible", _BIDI.search(source)),
-    ):
-        if found is not None:
-            start = found.start()
-            column = start - source.rfind("\n", 0, start)
-            yield Trait(name=name, line=source.count("\n", 0, start) + 1, column=column, text=ascii(found.group()))
 
 
 @functools.cache
@@ -99,14 +92,6 @@ def _parser() -> Parser:
     return Parser(Language(tree_sitter_javascript.language()))
 
 
-class Place(TypedDict, total=False):
-    """Where a fact is: the fields that all facts share."""
-
-    line: int
-    column: int
-    text: str
-
-
 class _Reader:
     """Reads the facts of one program."""
 
@@ -115,9 +100,7 @@ class _Reader:
         self.tree = _parser().parse(self.data)
         self.nodes, self.parents = _all_nodes(self.tree.root_node)
         self.names = Names(self.nodes, self.parents)
-        self.depth = depth
-        # Code inside code is part of the source, so an honest program never exceeds this.
-        self.inner_left = len(source) + _INNER_SLACK // (depth + 1)
+        self.inner = InnerCode(source, depth)
 
     def read(self) -> Iterator[Fact]:
         """Yield the facts of every node, in the order of the source."""
@@ -145,8 +128,9 @@ class _Reader:
                     yield Trait(name="javascript.syntax-error", **self.place(node))
 
     def ambiguous(self) -> Iterator[Fact]:
-        """Yield a fact where Node may take for a comment what is code here. In a script, and not in a module, `<!--`
-        begins one, and so does `-->` at the beginning of a line. What is in a text for us up to here is so for Node."""
+        """Yield a fact if Node may read as a comment what is read here as code: in a script, but not in a module,
+        `<!--` begins a comment, and so does `-->` at the beginning of a line. Only the first of these is reported: up
+        to it, both readings agree on what is inside a string."""
         for found in _COMMENT_MARK.finditer(self.data.decode()):
             at = len(found.string[: found.start()].encode())
             node = self.tree.root_node.descendant_for_byte_range(at, at + 1)
@@ -154,8 +138,8 @@ class _Reader:
                 continue
             line = found.string[: found.start()].rpartition("\n")[2]
             if found[0] == "<!--" or not line.strip() or "*/" in line:
-                number = found.string.count("\n", 0, found.start()) + 1
-                yield Trait(name="javascript.syntax-error", line=number, column=len(line) + 1, text=found[0])
+                number, column = position(found.string, found.start())
+                yield Trait(name="javascript.syntax-error", line=number, column=column, text=found[0])
                 return
 
     def place(self, node: Node) -> Place:
@@ -169,7 +153,7 @@ class _Reader:
     # --- names ---
 
     def mention(self, node: Node) -> Iterator[Fact]:
-        """Yield facts of a name or member that is read: of a whole chain `a.b.c` only once."""
+        """Yield facts of a name or member that is read; for a chain `a.b.c`, only for the whole chain."""
         around = self.parents.get(node.id)
         if around is None or _is_target(node, around):
             return
@@ -187,17 +171,17 @@ class _Reader:
             yield from self.imported(name, place)
 
     def picks_a_member(self, node: Node, meanings: tuple[str, ...]) -> bool:
-        """Whether it is a member of a sensitive module, by a name that can't be known."""
+        """Return whether a node picks a member of a sensitive module by a name that isn't known."""
         if node.type != "subscript_expression" or self.is_own(named(node)[0]):
             return False
         return any(name.endswith(f".{UNKNOWN}") and name[:-2] in calls.SENSITIVE for name in meanings)
 
     def is_own(self, node: Node) -> bool:
-        """Whether an object is the program's own, though it may be the global one as well: `this`, or an alias."""
+        """Return whether an object is `this` or an alias of it: it may be the program's own, not the global object."""
         return "this" in self.names.meanings(node)
 
     def only_looked_at(self, node: Node, around: Node) -> bool:
-        """Whether a name is compared, or asked for its type, and no more; or is wrapped in what is followed."""
+        """Return whether a name is only compared, asked for its type, or passed to a call that is followed."""
         if around.type == "arguments":
             return self.is_followed(around)
         if around.type not in ("unary_expression", "binary_expression"):
@@ -206,8 +190,8 @@ class _Reader:
         return operator is not None and operator.type in _LOOKS
 
     def is_handed_on(self, node: Node) -> bool:
-        """Whether a module gets somewhere it can't be followed to: into a call, an object, a list, out of a function.
-        An alias is followed, and so is `x = x || require("fs")`."""
+        """Return whether a module is passed to where it can't be followed: into a call, an object or a list, or out of
+        a function. Aliases are followed, and so is `x = x || require("fs")`."""
         around = self.parents.get(node.id)
         while around is not None and around.type in _SAME:
             if around.type == "expression_statement":
@@ -225,7 +209,7 @@ class _Reader:
         return around.type != "arguments" or not self.is_followed(around)
 
     def is_followed(self, arguments: Node) -> bool:
-        """Whether what is given to a call is followed to its result."""
+        """Return whether the call of these arguments returns its first argument, so that it can be followed."""
         call = self.parents.get(arguments.id)
         function = call.child_by_field_name("function") if call is not None else None
         return function is not None and calls.PASSING.issuperset(self.names.meanings(function))
@@ -244,12 +228,12 @@ class _Reader:
             last = name.rpartition(".")[2]
             yield Call(name=name, literal=literal, javascript=True, **place)
             if name.rpartition(".")[0] in calls.SENSITIVE and last in ("then", "finally"):
-                yield Trait(name="javascript.dynamic-member", **place)  # whoever waits for it is handed it
+                yield Trait(name="javascript.dynamic-member", **place)  # the callback receives the module
             if last in calls.IMPORTERS or name == "import":
                 yield from self.imported(self.names.text(given[0]) if given else "", place)
             elif name in calls.CODE_CALLS and literal:
                 for argument in given:
-                    yield from self.inside(facts, self.names.text(argument) or "", place)
+                    yield from self.inner.facts(facts, self.names.text(argument) or "", place)
             yield from self.started_by(node, name, given, place)
             yield from self.written_by(name.replace("Sync", ""), given, place)
         if any(name in calls.SENSITIVE for name in self.names.meanings(node)) and self.is_handed_on(node):
@@ -279,11 +263,11 @@ class _Reader:
         if first is None or (shell and UNKNOWN in " ".join(words)) or first.startswith(UNKNOWN):
             yield Trait(name="javascript.dynamic-command", **place)
         if first is not None:
-            text = " ".join(words).replace(UNKNOWN, _UNKNOWN_WORD) if shell else _quoted(words)
-            yield from self.inside(_script_facts, text, place)
+            text = " ".join(words).replace(UNKNOWN, UNKNOWN_WORD) if shell else quoted(words)
+            yield from self.inner.facts(_script_facts, text, place)
 
     def wants_shell(self, given: list[Node]) -> bool:
-        """Whether the options may ask for a shell."""
+        """Return whether the options may ask for a shell."""
         options = [each for each in given[1:] if each.type not in ("array", "arrow_function", "function_expression")]
         for option in options:
             if option.type != "object":
@@ -296,20 +280,11 @@ class _Reader:
                     return value is None or value.type != "false"
         return False
 
-    def inside(self, read: Callable[[str, int], list[Fact]], code: str, place: Place) -> Iterator[Fact]:
-        """Yield the facts of code inside this code, at the place where this code holds it."""
-        self.inner_left -= len(code)
-        if self.inner_left < 0:
-            yield Trait(name="source.too-large", **place)
-            return
-        for fact in read(code, self.depth + 1):
-            text = place.get("text", "") if _UNKNOWN_WORD in fact.text else fact.text
-            yield replace(fact, line=place.get("line", 0), column=place.get("column", 0), text=text)
-
     # --- files ---
 
     def written_by(self, name: str, given: list[Node], place: Place) -> Iterator[Fact]:
-        """Yield file operations on known paths, each as the command that would do the same."""
+        """Yield file operations on known paths, each as a command; where there is a shell command that does the same
+        (rm, ln), as that command."""
         texts = [self.names.text(each) for each in given[:2]]
         if name in calls.REMOVERS:
             whole = len(given) > 1 and given[1].type == "object" and "recursive" in text_of(given[1])
@@ -337,16 +312,9 @@ def _script_facts(script: str, depth: int) -> list[Fact]:
     return shell.facts_of_script(script, depth)
 
 
-def _quoted(words: list[str]) -> str:
-    """The words of a command as the shell's reader takes them."""
-    unknown = f'"{_UNKNOWN_WORD}"'
-    return " ".join(
-        unknown.join(shlex.quote(part) if part or word == "" else "" for part in word.split(UNKNOWN)) for word in words
-    )
-
-
 def _function_of(meaning: str) -> str:
-    """What is called: the `constructor` of any function makes functions of texts. That of `this` makes objects."""
+    """Return the name of the called function. The `constructor` of a function is `Function`, which compiles a text;
+    that of `this` is a class."""
     if meaning.endswith(".constructor") and meaning not in ("this.constructor", "super.constructor"):
         return "Function"
     return meaning
@@ -358,7 +326,7 @@ def _is(around: Node, field: str, node: Node) -> bool:
 
 
 def _is_target(node: Node, around: Node) -> bool:
-    """Whether a name is bound or set where it stands, and not read."""
+    """Return whether a name is bound or set here, and not read."""
     if around.type == "variable_declarator":
         return _is(around, "name", node)
     if around.type in ("assignment_expression", "for_in_statement"):
@@ -373,8 +341,8 @@ def _is_constant(node: Node) -> bool:
 
 
 def _all_nodes(root: Node) -> tuple[list[Node], dict[int, Node]]:
-    """Every node but punctuation, in the order of the source, and the parent of each by its id. Without recursion, and
-    without asking a node for its parent: that is looked for from the root."""
+    """Return all nodes except punctuation, in the order of the source, and the parent of each by its id. Uses
+    neither recursion nor `node.parent`, which searches from the root."""
     nodes: list[Node] = []
     parents: dict[int, Node] = {}
     pending = [root]

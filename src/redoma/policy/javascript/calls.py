@@ -1,4 +1,4 @@
-"""The functions of Node's library, and the names of the language, that the reader of JavaScript knows."""
+"""Functions of Node's library and names of the language that the reader of JavaScript knows."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ BUILT_IN = names("""
     fs http http2 https inspector module net os path perf_hooks process punycode querystring readline repl sqlite stream
     string_decoder sys test timers tls trace_events tty url util v8 vm wasi worker_threads zlib
 """)
-"""Modules that Node has built in. Code on a command line finds each of them under its name, without an import."""
+"""Built-in modules of Node. Code on a command line can use each by its name, without an import."""
 
 GLOBAL_OBJECTS = names("globalThis global")
-"""Names of the object that holds all global names."""
+"""Names of the global object."""
 TELLING_GLOBALS = GLOBAL_OBJECTS | names("""
     eval Function require module process fetch WebSocket EventSource XMLHttpRequest Reflect Proxy WebAssembly
 """)
-"""Globals that matter wherever their name stands, also where a scope of the program may have another of that name."""
+"""Globals that are reported wherever their name occurs, even if the program may bind the name in some scope."""
 
 SENSITIVE = GLOBAL_OBJECTS | names("""
     child_process cluster fs inspector module process repl require vm worker_threads Reflect
 """)
-"""What must not be handed around: it holds functions that matter, which would then be called by any name."""
+"""Modules and objects that must not be passed on: their functions could then be called by any name."""
 
 IMPORTERS = ("require", "_load", "getBuiltinModule", "binding", "_linkedBinding")
-"""The last part of a name that, called with a text, gives a module."""
+"""Last parts of the names of functions that return a module, given its name."""
 
 CODE_CALLS = names("eval Function vm.runInThisContext vm.runInNewContext vm.runInContext vm.Script vm.compileFunction")
-"""What runs its texts as code; of `Function` and `vm.compileFunction` the texts are parameters and a body."""
+"""Functions that run texts as code; for `Function` and `vm.compileFunction`, the texts are parameters and a body."""
 
 SHELL_CALLS = names("child_process.exec child_process.execSync")
 ARGV_CALLS = names("""
@@ -36,7 +36,7 @@ ARGV_CALLS = names("""
 STARTS = SHELL_CALLS | ARGV_CALLS | names("child_process.fork")
 
 PASSING = names("util.promisify util.callbackify util.deprecate Object.freeze Promise.resolve structuredClone")
-"""What gives back its first argument, more or less."""
+"""Functions that return their first argument, or something that does the same."""
 
 REMOVERS = names("fs.rm fs.rmdir fs.unlink")
 WRITERS: dict[str, tuple[int, ...]] = {
@@ -50,5 +50,5 @@ WRITERS: dict[str, tuple[int, ...]] = {
     **dict.fromkeys(names("fs.copyFile fs.cp fs.symlink fs.link"), (1,)),
     "fs.rename": (0, 1),
 }
-"""Functions that write a file, without `Sync`, and which of their arguments it is."""
+"""Functions that write files, named without `Sync`, with the positions of the paths among their arguments."""
 OPENERS = names("fs.open")

@@ -1,7 +1,7 @@
-"""What the names of a JavaScript program stand for, and what its constant texts are.
+"""Resolve the names and the constant strings of a JavaScript program.
 
-A name may be given several values, by any scope: all of them count. So nothing has to be known of scopes, and a value
-that is hidden in an inner one is found as well.
+A name stands for all values that are assigned to it in any scope. So scopes needn't be tracked, and a value that is
+hidden in an inner scope is found, too.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from ...lib.patterns import pattern
+from ...lib.patterns import lazy_pattern
 from ..facts import UNKNOWN
 from . import calls
 
@@ -22,7 +22,7 @@ _MAX_DEPTH = 120
 _MAX_WORK = 400_000
 _MAX_MEANINGS = 8
 _MAX_TEXT = 64 << 10
-_ESCAPE = pattern(
+_ESCAPE = lazy_pattern(
     r"\\u\{([0-9a-fA-F]{1,6})\}|\\u([0-9a-fA-F]{4})|\\x([0-9a-fA-F]{2})|\\([0-7]{1,3})|\\(\r\n|.)", re.DOTALL
 )
 _PLAIN_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "v": "\v"}
@@ -38,7 +38,7 @@ def text_of(node: Node) -> str:
 
 
 def unescaped(text: str) -> str:
-    """A text with its escapes read, as JavaScript does; also those in names."""
+    """Return the text of a string or name with its escapes decoded."""
     if "\\" not in text:
         return text
 
@@ -55,7 +55,7 @@ def unescaped(text: str) -> str:
 
 
 def named(node: Node) -> list[Node]:
-    """Its children, without punctuation and comments."""
+    """Return the children of a node, without punctuation and comments."""
     return [child for child in node.named_children if child.type not in ("comment", "html_comment")]
 
 
@@ -67,19 +67,19 @@ def arguments_of(call: Node) -> list[Node]:
 
 
 class Names:
-    """The bindings of one program. `exhausted`: there were more than could be followed."""
+    """The bindings of one program. `exhausted`: whether a limit was reached, so that not every name is resolved."""
 
     def __init__(self, nodes: Sequence[Node], parents: Mapping[int, Node]) -> None:
         self.exhausted = False
         self._parents = parents
         self._work = _MAX_WORK
         self._values: dict[str, list[tuple[Node | None, tuple[str, ...]]]] = {}
-        """Name → what is assigned to it: the value, and the members of it that a pattern takes; None if unknown."""
+        """By name: the values assigned to it (None if unknown), each with the members that a pattern takes from it."""
         self._found: dict[int, tuple[str, ...]] = {}
         self._named: dict[str, tuple[str, ...]] = {}
         self._open: set[int] = set()
         self._cuts = 0
-        """How often a meaning was left unknown because it was being looked for already, or there was too much."""
+        """How often a meaning was left unknown, because of a cycle or a limit. Such results aren't cached."""
         for node in nodes:
             self._note(node)
 
@@ -156,7 +156,7 @@ class Names:
         return name in self._values
 
     def key(self, node: Node) -> str:
-        """The name of a member; UNKNOWN if it can't be known."""
+        """Return the name of a member; UNKNOWN if it isn't known."""
         if node.type in ("property_identifier", "private_property_identifier", "shorthand_property_identifier"):
             return unescaped(text_of(node))
         if node.type == "computed_property_name":
@@ -169,8 +169,8 @@ class Names:
     # --- what it means ---
 
     def meanings(self, node: Node) -> tuple[str, ...]:
-        """What an expression may stand for: dotted names, of modules and globals with all aliases resolved. The result
-        of a call is the name with `()`; UNKNOWN is what can't be followed."""
+        """Return what an expression may stand for: dotted names of modules and globals, with all aliases resolved. The
+        result of a call has the name with `()`; what can't be followed is UNKNOWN."""
         known = self._found.get(node.id)
         if known is not None:
             return known
@@ -240,7 +240,7 @@ class Names:
                 yield from self.meanings(child)
 
     def _of_name(self, name: str) -> tuple[str, ...]:
-        """What a name may stand for. Looked up once: a common name is bound in hundreds of places."""
+        """Return what a name may stand for. Cached, because a common name may be bound in hundreds of places."""
         known = self._named.get(name)
         if known is None:
             before = self._cuts
@@ -285,7 +285,7 @@ class Names:
     # --- texts ---
 
     def text(self, node: Node, depth: int = 0) -> str | None:
-        """A text that can be known, with UNKNOWN for parts that can't; None if nothing of it is known."""
+        """Return the string an expression evaluates to, with UNKNOWN for unknown parts; None if nothing is known."""
         self._work -= 1
         if depth > _MAX_DEPTH or self._work < 0:
             return None
@@ -316,7 +316,7 @@ class Names:
         return "".join(parts)[:_MAX_TEXT]
 
     def _sum(self, node: Node, depth: int) -> str | None:
-        """`"a" + b + "c"`, from left to right and without recursion: there may be thousands of parts."""
+        """Return the string that `"a" + b + "c"` evaluates to. Not recursive: there may be thousands of parts."""
         parts: list[str | None] = []
         while node.type == "binary_expression":
             operator, right = node.child_by_field_name("operator"), node.child_by_field_name("right")
@@ -335,7 +335,7 @@ class Names:
             return "."
         bound = self._values.get(name, [])
         if len(bound) != 1 or bound[0][0] is None or bound[0][1]:
-            return None  # it may be any of them
+            return None  # not known, or one of several values
         return self.text(bound[0][0], depth + 10)
 
     def _text_by_meaning(self, node: Node, depth: int) -> str | None:
@@ -351,7 +351,7 @@ class Names:
         return posixpath.join(*parts) if parts else None
 
     def words(self, node: Node) -> list[str] | None:
-        """The items of a list, each UNKNOWN if it can't be known; None if it isn't one that is written out."""
+        """Return the strings of an array literal, UNKNOWN for each unknown one; None if it isn't an array literal."""
         if node.type == "identifier":
             bound = self._values.get(unescaped(text_of(node)), [])
             if len(bound) == 1 and bound[0][0] is not None and not bound[0][1] and bound[0][0].type == "array":
@@ -362,7 +362,7 @@ class Names:
 
 
 def joined(owner: str, member: str) -> str:
-    """The name of a member: `globalThis.x` is x, the default export is the module, `f.call` is f."""
+    """Return the name of a member: `globalThis.x` is x, the default export is the module, `f.call` is f."""
     if owner == "globalThis" and member != UNKNOWN:
         return "globalThis" if member in calls.GLOBAL_OBJECTS else member
     if member == "default" or (member in ("call", "apply") and owner != UNKNOWN):
@@ -373,6 +373,6 @@ def joined(owner: str, member: str) -> str:
 
 
 def module_name(text: str) -> str:
-    """A module by its plain name: `node:fs/promises` has the functions of `fs`."""
+    """Return the plain name of a module: `node:fs/promises` has the functions of `fs`."""
     name = text.removeprefix("node:")
     return "fs" if name == "fs/promises" else name

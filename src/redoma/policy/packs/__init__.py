@@ -1,4 +1,4 @@
-"""The built-in packs: which rules each holds, and how strict.
+"""The built-in packs: which rules each contains, and how strict they are.
 
 Each pack is the one before it with some decisions raised and some rules added, so `none` < `standard` < `script` <
 `strict` < `core` holds rule by rule.
@@ -45,11 +45,13 @@ _CORE_SUGGESTIONS = {
     )
     for rule in listed(rules)
 }
-"""By rule id: suggestions for `core`, where those of the wider packs name something that it refuses."""
+"""Suggestions for `core`, by rule id, for rules whose own suggestion names something that `core` refuses."""
 
 
 def rules_of(pack: str) -> tuple[Rule, ...]:
     """Return the rules of a pack, in a fixed order. Raises `KeyError` for an unknown one."""
+    if pack == "none":
+        return ()
     tables = [read(name) for name in ("files", "system", "outside", "shell")]
     python, reads_the_web = read("python")
     javascript = read("javascript").sections
@@ -60,6 +62,8 @@ def rules_of(pack: str) -> tuple[Rule, ...]:
         *javascript["always"],
         *javascript["on the host"],
     )
+    if pack == "standard":
+        return standard
     scripts = (
         *map(_by_text, _forbidding(standard, _SCRIPT_FORBIDS)),
         *python["syntax"],
@@ -69,26 +73,26 @@ def rules_of(pack: str) -> tuple[Rule, ...]:
     strict = tuple(_allowing(rule, reads_the_web["reads-the-web"]) for rule in strict)
     # The suggestions of the narrowest pack come first.
     core = (*python["core"], *javascript["core"], *map(_with_core_suggestion, strict))
-    return {"none": (), "standard": standard, "script": scripts, "strict": strict, "core": core}[pack]
+    return {"script": scripts, "strict": strict, "core": core}[pack]
 
 
 def _forbidding(rules: tuple[Rule, ...], ids: tuple[str, ...]) -> tuple[Rule, ...]:
-    """The rules, of which those with one of the ids now forbid."""
+    """Return the rules, with the decision `forbid` for those with one of the ids."""
     return tuple(replace(rule, decision=Decision.FORBID) if rule.id in ids else rule for rule in rules)
 
 
 def _by_text(rule: Rule) -> Rule:
-    """A script that nobody reviews holds no code in another language, however harmless that looks."""
+    """Return the rule; that about inline code matches any code in another language, however harmless it looks."""
     if rule.id != "shell.inline-code":
         return rule
     return replace(rule, traits=("shell.inline-code",), not_match=("perl script.pl",))
 
 
 def _allowing(rule: Rule, names: str) -> Rule:
-    """`strict` has an allowlist by which `requests` may read from the web, so nobody need be asked about that."""
+    """Return the rule; that about the network doesn't match `names`, which the allowlist of `strict` contains."""
     return replace(rule, unless=f"{rule.unless}|{names}") if rule.id == "python.network" else rule
 
 
 def _with_core_suggestion(rule: Rule) -> Rule:
-    """A rule whose suggestion doesn't name something that `core` refuses."""
+    """Return the rule with a suggestion that doesn't name anything that `core` refuses."""
     return replace(rule, suggestion=_CORE_SUGGESTIONS.get(rule.id, rule.suggestion))

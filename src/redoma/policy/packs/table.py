@@ -1,4 +1,4 @@
-"""Reads the tables of built-in rules, the `*.rules` files beside this one.
+"""Read the tables of built-in rules, the `*.rules` files in this directory.
 
     # A comment.
     let homes = /, ~, /home        `%homes%` stands for the text from here on
@@ -20,14 +20,16 @@ from typing import Any, NamedTuple, get_args
 
 import msgspec
 
-from ...lib.patterns import pattern as compiled_later
+from ...lib.patterns import lazy_pattern
+from ...lib.types import resolved
 from ...models import Decision
 from ...models.reach import Resource
 from ..rules import Rule
 
-_ENTRY = compiled_later(r"^[^#\s].*(?:\n[ \t]+\S.*)*", re.MULTILINE)
+_SEPARATOR, _PART, _USE = re.compile(r",\s+"), re.compile(r"\n  (?=\w)"), lazy_pattern(r"%([a-z-]+)%")
+_ENTRY = lazy_pattern(r"^[^#\s].*(?:\n[ \t]+\S.*)*", re.MULTILINE)
 _LISTS = frozenset({"command", "flags", "args", "writes", "imports", "calls", "attributes", "traits", "touches"})
-_BRACES = compiled_later(r"\{([^{}]*[,|][^{}]*)\}")
+_BRACES = lazy_pattern(r"\{([^{}]*[,|][^{}]*)\}")
 _KINDS: dict[str, dict[str, Any]] = {
     "ask": {"decision": Decision.PROMPT},
     "refuse": {"decision": Decision.FORBID},
@@ -39,17 +41,17 @@ _KINDS: dict[str, dict[str, Any]] = {
 class Table(NamedTuple):
     sections: dict[str, tuple[Rule, ...]]
     texts: dict[str, str]
-    """By the name that `let` gave them."""
+    """Texts defined by `let`, by name."""
 
 
 def read(name: str) -> Table:
-    """The rules of one file."""
+    """Read the rules of one file."""
     sections: dict[str, tuple[Rule, ...]] = {}
     texts: dict[str, str] = {}
     section, touches = "", ""
     source = Path(__file__).with_name(f"{name}.rules").read_text(encoding="utf-8")
     for entry in _ENTRY.findall(source):
-        known = re.sub(r"%([a-z-]+)%", lambda found: texts[found[1]], entry)
+        known = _USE.sub(lambda found: texts[found[1]], entry) if "%" in entry else entry
         if known.startswith("let "):
             title, _, text = known[4:].partition(" =")
             texts[title] = text.strip()
@@ -61,7 +63,7 @@ def read(name: str) -> Table:
 
 
 def _rule(entry: str, touches: str) -> Rule:
-    head, *parts = re.split(r"\n  (?=\w)", entry)
+    head, *parts = _PART.split(entry)
     rule_id, _, kinds = head.partition(": ")
     fields: dict[str, Any] = {"id": rule_id, "touches": listed(touches)}
     for kind in kinds.split():
@@ -69,7 +71,7 @@ def _rule(entry: str, touches: str) -> Rule:
     for part in parts:
         name, _, value = part.partition(":")
         fields[name] = _value(name, value.strip())
-    return msgspec.convert(fields, Rule, strict=False)
+    return msgspec.convert(fields, resolved(Rule), strict=False)
 
 
 def _value(field: str, text: str) -> object:
@@ -88,14 +90,14 @@ def _unescaped(example: str) -> str:
 
 
 def listed(text: str) -> tuple[str, ...]:
-    """The entries of a list; `everything` stands for all that a rule can touch."""
+    """Return the entries of a list; `everything` stands for all resources."""
     if text == "everything":
         return get_args(Resource)
     if "{" not in text:
-        return tuple(entry.removeprefix('""') for entry in re.split(r",\s+", text.strip())) if text else ()
+        return tuple(entry.removeprefix('""') for entry in _SEPARATOR.split(text.strip())) if text else ()
     found: list[str] = []
     closed = _BRACES.sub(lambda group: re.sub(r"\s*([,|])\s*", r"\1", group[0]), text.strip())
-    for entry in re.split(r",\s+", closed) if text else ():
+    for entry in _SEPARATOR.split(closed) if text else ():
         parts = _BRACES.split(entry)
         choices = [re.split(r"[,|]", part) if at % 2 else [part] for at, part in enumerate(parts)]
         found += map("".join, product(*choices)) if len(parts) > 1 else [entry.removeprefix('""')]

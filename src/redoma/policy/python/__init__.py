@@ -12,17 +12,15 @@ from __future__ import annotations
 import ast
 import functools
 import re
-import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TypedDict
+from collections.abc import Iterator, Mapping, Sequence
 
-import msgspec
 from msgspec.structs import replace
 
-from ...lib.patterns import pattern
+from ...lib.patterns import lazy_pattern
 from ..facts import (
     MAX_DEPTH,
     MAX_SOURCE,
+    SURROGATE,
     UNKNOWN,
     Assigned,
     Attribute,
@@ -35,6 +33,7 @@ from ..facts import (
     Unbound,
     normal,
 )
+from ..inner_code import UNKNOWN_WORD, InnerCode, Place, deceptive_characters, quoted
 from . import calls
 from .names import Names, module_of
 from .tree import MAX_COMPILED, all_nodes, bound_in, must_compile, parse, statements_of
@@ -62,31 +61,26 @@ TRAITS = {
 }
 
 _ENDING = frozenset({"kill", "terminate", "suspend", "send_signal"})
-_COOKIE = pattern(r"[ \t\f]*#.*?coding[:=][ \t]*([-\w.]+)")
+_COOKIE = lazy_pattern(r"[ \t\f]*#.*?coding[:=][ \t]*([-\w.]+)")
 _HARMLESS_ENCODINGS = frozenset({"utf-8", "utf8", "utf-8-sig", "ascii", "us-ascii", "u8", "utf"})
-_BIDI = pattern("[\u202a-\u202e\u2066-\u2069]")
-_SURROGATE = pattern("[\ud800-\udfff]")
 
-_SQL = pattern(
+_SQL = lazy_pattern(
     r"\s*(?:--[^\n]*\n\s*)*(?:insert|update|delete|drop|alter|truncate|create|replace|merge|grant|revoke|vacuum|copy|attach"
     r"|call|do|lock|reindex|set|rename|load|pragma|select|with|explain|show|describe|values|begin|commit|analyze)\b",
     re.IGNORECASE,
 )
-_READS = pattern(
+_READS = lazy_pattern(
     r"\s*(?:select|explain(?!\s+analy)|show|describe|values|begin|commit|rollback"
     r"|with(?!.*\b(?:insert|update|delete|merge)\b)|pragma(?!.*=))\b(?!.*\binto\b)[^;]*;?\s*\Z",
     re.IGNORECASE | re.DOTALL,
 )
-"""One statement that only reads: what follows a semicolon is another one."""
-_CONNECTS = pattern(r"(?:\A|\.)(?:connect|create_engine|create_async_engine|create_pool)\Z")
+"""A single statement that only reads. Text after a semicolon would be a second statement."""
+_CONNECTS = lazy_pattern(r"(?:\A|\.)(?:connect|create_engine|create_async_engine|create_pool)\Z")
 _MEMORY = ("", ":memory:", "sqlite://", "sqlite:///:memory:", "duckdb:///:memory:")
-_ADDRESS = pattern(r"(?!file:)[a-zA-Z][a-zA-Z0-9+.-]*://")
+_ADDRESS = lazy_pattern(r"(?!file:)[a-zA-Z][a-zA-Z0-9+.-]*://")
 
-_INNER_SLACK = 5_000
-_UNKNOWN_WORD = "${@:1}"
-"""How a part that can't be known is given to the shell's reader: as some of its arguments."""
 _MAX_ARGUMENTS = 50
-"""How many of the program's arguments are tried in the place of an unknown path."""
+"""Maximum number of the program's arguments and variables that are tried in place of an unknown path."""
 
 _TELLING = frozenset(
     {ast.Import, ast.ImportFrom, ast.Call, ast.Assign, ast.Compare, ast.Attribute, ast.Subscript, ast.Name}
@@ -102,20 +96,20 @@ def facts(
     args: Sequence[str] = (),
     environment: Mapping[str, str] | None = None,
 ) -> list[Fact]:
-    """Return what a program does, as far as its text tells. Never raises for what the text is.
+    """Return the facts of a program. Never raises, whatever the text is.
 
     `depth`: how deep this code is inside other code. `compiled`: also report syntax errors that only the compiler
-    finds; text longer than a script may be is not compiled. `args`, `environment`: what the program is given. An
-    unknown path or word may be any of its arguments, and any variable whose name is in the text; the facts for those
-    are added.
+    finds, unless the text is longer than `MAX_COMPILED`. `args`, `environment`: the arguments and variables of the
+    program. An unknown path or word may be any of the arguments, or any variable whose name is in the text; the facts
+    for these cases are added.
     """
     if depth > MAX_DEPTH:
         return [Trait(name="source.too-deep")]
     if len(source) > MAX_SOURCE:
         return [Trait(name="source.too-large")]
     found = list(_text_facts(source))
-    # Both are reported already; the rest is read as well as possible.
-    readable = _SURROGATE.sub("�", source.removeprefix("\ufeff").replace("\0", " "))
+    # These characters are reported above. The rest is read as well as possible.
+    readable = SURROGATE.sub("�", source.removeprefix("\ufeff").replace("\0", " "))
     tree = None
     try:
         tree = parse(readable)
@@ -139,7 +133,8 @@ def facts(
 
 
 def _ended_processes(facts: Sequence[Fact]) -> list[Trait]:
-    """Return the calls that end a process, of whatever holds one: `for p in psutil.process_iter(): p.kill()`."""
+    """Return a trait for each call that may end a process, on any object, if the program imports psutil:
+    `for p in psutil.process_iter(): p.kill()`."""
     if not any(isinstance(fact, Import) and fact.name.partition(".")[0] == "psutil" for fact in facts):
         return []
     return [
@@ -152,16 +147,8 @@ def _ended_processes(facts: Sequence[Fact]) -> list[Trait]:
 
 
 def _text_facts(source: str) -> Iterator[Fact]:
-    """Yield what the text itself tells, before it is parsed: deceptive characters, and another encoding."""
-    for name, found in (
-        ("source.nul", re.search("\0", source)),
-        ("source.bad-utf8", _SURROGATE.search(source)),
-        ("source.invisible", _BIDI.search(source)),
-    ):
-        if found is not None:
-            start = found.start()
-            column = start - source.rfind("\n", 0, start)
-            yield Trait(name=name, line=source.count("\n", 0, start) + 1, column=column, text=ascii(found.group()))
+    """Yield facts of the text itself, before it is parsed: deceptive characters, and an encoding other than UTF-8."""
+    yield from deceptive_characters(source)
     for number, line in enumerate(re.split(r"\r\n|\r|\n", source[:4096], maxsplit=2)[:2], start=1):
         cookie = _COOKIE.match(line.removeprefix("\ufeff"))
         if cookie is not None and cookie[1].lower().replace("_", "-") not in _HARMLESS_ENCODINGS:
@@ -169,14 +156,6 @@ def _text_facts(source: str) -> Iterator[Fact]:
 
 
 _STEERS = "it changes, or hands on, what decides which programs and modules are run"
-
-
-class Place(TypedDict, total=False):
-    """Where a fact is: the fields that all facts share."""
-
-    line: int
-    column: int
-    text: str
 
 
 class _Reader:
@@ -193,28 +172,25 @@ class _Reader:
         self.lines = source.replace("\r\n", "\n").replace("\r", "\n").split("\n")
         self.nodes = all_nodes(tree)
         self.names = Names(self.nodes)
-        self.depth = depth
         self.given = given
-        """Texts that an unknown one may be."""
+        """The program's arguments and variables: an unknown text may be any of them."""
         self.environment = environment
-        # Code inside code is part of the source, so an honest program never exceeds this. One that doubles a string in
-        # twenty assignments and runs it would otherwise make us read megabytes.
-        self.inner_left = len(source) + _INNER_SLACK // (depth + 1)
+        self.inner = InnerCode(source, depth)
         self.reported: set[ast.AST] = set()
         """Nodes that a fact about their parent covers."""
         self.members: set[ast.AST] = set()
-        """Statements of classes: what they bind is reached as an attribute, which is not followed."""
+        """Statements in class bodies. A name that they bind becomes an attribute, which isn't followed."""
         self.looked_at: set[ast.AST] = set()
         """Arguments of calls that only inspect them."""
         self.handed_to: dict[ast.AST, ast.Call] = {}
-        """Names passed as arguments, and to which call."""
+        """Names and attributes passed as arguments, each with the call."""
         self.followed: dict[str, bool] = {}
         """Local names, and whether one is an alias of something in `calls.FOLLOWED`."""
         self.values: dict[ast.AST, ast.expr] = {}
-        """Items that are assigned, each with its value."""
+        """Subscripts that are assigned to (`x[key] = value`), each with the value."""
 
     def read(self) -> Iterator[Fact]:
-        """Yield the facts of every node, in the order of the tree."""
+        """Yield the facts of every node, breadth first."""
         for node in self.nodes:
             if node.__class__ not in _TELLING:
                 continue
@@ -250,7 +226,7 @@ class _Reader:
                     if node not in self.members and self.names.meanings(value)[0] in calls.FOLLOWED:
                         self.reported.add(value)  # a plain alias: judged where it is used
                 case ast.Compare(ops=[ast.In() | ast.NotIn()], comparators=[container]):
-                    self.reported.add(container)  # asking whether something is in it takes nothing out of it
+                    self.reported.add(container)  # `x in container` takes nothing out of the container
                 case ast.Import(names=aliases):
                     for alias in aliases:
                         yield Import(name=alias.name, **self.place(node))
@@ -265,7 +241,7 @@ class _Reader:
                         yield Attribute(name=f"{UNKNOWN}.{attribute}", **self.place(node))
 
     def tells(self, node: ast.Name) -> bool:
-        """Whether reading a name is a fact: not for a local one, unless it is an alias to follow."""
+        """Return whether to report that a name is read. Local names aren't reported, except aliases to follow."""
         name = node.id
         if not self.names.is_local(name):
             return True
@@ -296,13 +272,13 @@ class _Reader:
                         yield from self.file_command("rm", calls.REMOVERS[meaning], path, place)
 
     def changed(self, node: ast.expr) -> Iterator[Fact]:
-        """Yield a fact if what is set, added to or deleted decides which files later calls and imports run."""
+        """Yield a fact if the target of an assignment or deletion decides which files later calls and imports run."""
         if any(map(calls.STEERING.match, self.names.meanings(node))):
             yield Unbound(why=_STEERS, **self.place(node))
 
     def only_reads(self, node: ast.expr) -> bool:
-        """Whether the table of variables is only looked at or copied where a node stands, or an item of it is set,
-        which is a fact of its own."""
+        """Return whether this use of `os.environ` only reads or copies it. True also if it sets an item, because that
+        is reported as a separate fact."""
         match around := self.parents.get(node):
             case ast.Subscript() | ast.Compare() | ast.BinOp():
                 return True
@@ -336,7 +312,7 @@ class _Reader:
         return {"line": number, "column": start + 1, "text": text}
 
     def attribute(self, node: ast.Attribute) -> Iterator[Fact]:
-        """Yield facts of an attribute that is read: of the whole chain `a.b.c` only once."""
+        """Yield facts of an attribute that is read; for a chain `a.b.c`, only for the whole chain."""
         if node.attr in ("format", "format_map"):
             yield from self.formatted(node.value, node)
         inner = node.value
@@ -357,7 +333,7 @@ class _Reader:
         meanings = self.names.meanings(node)
         if any(meaning.startswith(calls.SENSITIVE_TABLES) for meaning in meanings):
             self.reported.add(node.value)
-            if not (isinstance(node.slice, ast.Name) and node.slice.id == "__name__"):  # the module's way to say "me"
+            if not (isinstance(node.slice, ast.Name) and node.slice.id == "__name__"):  # the module itself
                 yield Trait(name="python.dynamic-attribute", **self.place(node))
         elif node not in self.reported and not any("[" in meaning or UNKNOWN in meaning for meaning in meanings):
             self.reported.add(node.value)
@@ -368,7 +344,7 @@ class _Reader:
     def call(self, node: ast.Call) -> Iterator[Fact]:
         """Yield facts of a call, for everything that the called name can stand for."""
         if isinstance(node.func, ast.Lambda):
-            return  # its body and its arguments are read for themselves
+            return  # its body and its arguments are read separately
         place = self.place(node)
         literal = all(isinstance(argument, ast.Constant) for argument in arguments_of(node))
         meanings = self.names.meanings(node.func)
@@ -380,10 +356,10 @@ class _Reader:
                 yield Call(name=meaning, literal=alone, **place)
                 for code in codes:
                     if code is not None:
-                        yield from self.inside(functools.partial(facts, args=self.given), code, place)
+                        yield from self.inner.facts(functools.partial(facts, args=self.given), code, place)
             else:
                 yield Call(name=meaning, literal=literal, **place)
-            if meaning.endswith((".format", ".format_map")) and node.args:  # of str itself, or a class made from it
+            if meaning.endswith((".format", ".format_map")) and node.args:  # of `str` itself or a subclass
                 yield from self.formatted(node.args[0], node)
             yield from self.imported_by(node, meaning, place)
             yield from self.looked_up_by(node, meaning, place)
@@ -392,8 +368,8 @@ class _Reader:
             yield from self.sent_by(node, meaning, place)
 
     def note_handed(self, node: ast.Call, callee: str) -> None:
-        """Remember functions passed as arguments, which may be called there; `print(os)` and `isinstance(p, Popen)`
-        call none."""
+        """Record the arguments that may be functions, because the callee may call them. Functions that only inspect
+        their arguments don't: `print(os)`, `isinstance(p, Popen)`."""
         if callee in calls.LOOKERS and not self.names.binds(callee):
             self.looked_at.update(node.args)
             return
@@ -417,8 +393,9 @@ class _Reader:
         return codes
 
     def stands_alone(self, code: str, name: str) -> bool:
-        """Whether code inside this code shares no name with it, so that each can be read alone."""
-        if len(code) > self.inner_left:
+        """Return whether the inner code uses no name that the program binds, and binds none that the program could use,
+        so that each can be read separately. `name`: the function that runs the code."""
+        if len(code) > self.inner.left:
             return False
         try:
             tree = parse(code)
@@ -434,7 +411,7 @@ class _Reader:
     def imported_by(self, node: ast.Call, name: str, place: Place) -> Iterator[Fact]:
         if name in calls.IMPORTERS and node.args:
             module = self.names.text(node.args[0])
-            if module is not None and module.startswith("."):  # of a package that is named beside it
+            if module is not None and module.startswith("."):  # relative to the package in the next argument
                 package = self.argument(node, 1, "package")
                 above = self.names.text(package) if package is not None else None
                 module = None if above is None or module.startswith("..") else above + module
@@ -444,7 +421,8 @@ class _Reader:
                 yield Import(name=module, **place)
 
     def looked_up_by(self, node: ast.Call, name: str, place: Place) -> Iterator[Fact]:
-        """Yield facts of `getattr` and the like: by a constant name it is a plain attribute, else it can be any."""
+        """Yield facts of `getattr` and similar functions. With a constant name they read an ordinary attribute; with
+        any other name it may be any attribute."""
         if name == "hasattr" or (name == "getattr" and len(node.args) > 1):
             owner, key = node.args[0], self.names.text(node.args[1]) if len(node.args) > 1 else None
             if key is not None and UNKNOWN not in key:
@@ -461,8 +439,8 @@ class _Reader:
     # --- commands ---
 
     def started_by(self, node: ast.Call, name: str, place: Place) -> Iterator[Fact]:
-        """Yield the commands that a call starts, with their variables, in the directory `cwd=`. Which files are
-        executed there is not known."""
+        """Yield the commands that a call starts, with their variables. With `cwd=`, their directory counts as unknown,
+        and so do the files that they execute by a relative path."""
         yield from self.variables(node, name)
         if name in calls.STARTS_COMMANDS and any(keyword.arg is None for keyword in node.keywords):
             yield Unbound(why="with which variables it starts a program is only known when it runs", **place)
@@ -501,7 +479,7 @@ class _Reader:
                 yield from self.script_facts(text, place)
 
     def exec_words(self, node: ast.Call, name: str) -> list[str] | None:
-        """Return the words of an `exec` or `spawn`: the program is what runs, whatever its argv[0] claims to be."""
+        """Return the words of an `exec` or `spawn`, beginning with the program that really runs, not its argv[0]."""
         at = calls.EXEC_LISTS[name] if name in calls.EXEC_LISTS else calls.EXEC_SPREAD[name]
         if len(node.args) <= at + 1:
             return None
@@ -545,19 +523,14 @@ class _Reader:
         if script is None or UNKNOWN in script:
             yield Trait(name="python.dynamic-command", **place)
         if script is not None:
-            yield from self.inside(self.script_reader, script.replace(UNKNOWN, _UNKNOWN_WORD), place)
+            yield from self.inner.facts(self.script_reader, script.replace(UNKNOWN, UNKNOWN_WORD), place)
 
     def argv_facts(self, words: list[str] | None, place: Place) -> Iterator[Fact]:
         """Yield the facts of a command given as words, by quoting them for the shell's reader."""
         if not words:
             yield Trait(name="python.dynamic-command", **place)
             return
-        quoted = f'"{_UNKNOWN_WORD}"'
-        script = " ".join(
-            quoted.join(shlex.quote(part) if part or word == "" else "" for part in word.split(UNKNOWN))
-            for word in words
-        )
-        yield from self.inside(self.script_reader, script, place)
+        yield from self.inner.facts(self.script_reader, quoted(words), place)
 
     def script_reader(self, script: str, depth: int) -> list[Fact]:
         """Return the facts of a command, with and without the given variables: the program may have changed them."""
@@ -568,20 +541,11 @@ class _Reader:
             found += shell.facts_of_script(script, depth, args=self.given, environment=self.environment)
         return list(dict.fromkeys(found))
 
-    def inside(self, read: Callable[[str, int], list[Fact]], code: str, place: Place) -> Iterator[Fact]:
-        """Yield the facts of code inside this code, at the place where this code holds it."""
-        self.inner_left -= len(code)
-        if self.inner_left < 0:
-            yield Trait(name="source.too-large", **place)
-            return
-        for fact in read(code, self.depth + 1):
-            text = place.get("text", "") if _UNKNOWN_WORD in fact.text else fact.text
-            yield msgspec.structs.replace(fact, line=place.get("line", 0), column=place.get("column", 0), text=text)
-
     # --- files ---
 
     def written_by(self, node: ast.Call, name: str, place: Place) -> Iterator[Fact]:
-        """Yield file operations on known paths, each as the command that would do the same."""
+        """Yield file operations on known paths, each as a command; where there is a shell command that does the same
+        (rm, chmod, ln), as that command."""
         owner = node.func.value if isinstance(node.func, ast.Attribute) else None
         if name in calls.REMOVERS:
             yield from self.file_command("rm", calls.REMOVERS[name], self.argument(node, 0, "path", "name"), place)
@@ -624,7 +588,7 @@ class _Reader:
     # --- databases ---
 
     def sent_by(self, node: ast.Call, name: str, place: Place) -> Iterator[Fact]:
-        """Yield statements that may change a database, and files read from another machine."""
+        """Yield facts of calls that may change a database, read from another machine, or load objects that run code."""
         if name.endswith(calls.STATEMENT_CALLS):
             statement = self.argument(node, 0, "sql", "query", "operation", "statement")
             text = self.names.text(statement) if statement is not None else None
@@ -644,7 +608,7 @@ class _Reader:
             yield Trait(name="python.unsafe-load", **place)
 
     def is_safe_loader(self, node: ast.Call) -> bool:
-        """Whether YAML is read by something that makes plain data of it; without a loader nothing is read at all."""
+        """Return whether `yaml.load` uses a safe loader. Without a loader the call fails, so that is safe, too."""
         loader = self.argument(node, 1, "Loader")
         return loader is None or any(name.endswith(calls.SAFE_LOADERS) for name in self.names.meanings(loader))
 
@@ -653,8 +617,8 @@ class _Reader:
         return value is not None and not (isinstance(value, ast.Constant) and not value.value)
 
     def is_statement(self, node: ast.Call, text: str | None) -> bool:
-        """Whether it is SQL for a database that is not in memory. `pool.execute(task)` isn't; `cur.execute(sql)` may
-        be, in a program that opens a connection."""
+        """Return whether the text is SQL for a database that isn't in memory. `pool.execute(task)` isn't SQL;
+        `cur.execute(sql)` may be, in a program that opens a connection."""
         if text is not None and not _SQL.match(text):
             return UNKNOWN in text[:1] and self.has_database
         return not self.in_memory if text is not None else self.has_database
@@ -680,7 +644,7 @@ class _Reader:
         return bool(places) and all(place in _MEMORY for place in places)
 
     def opens_for_writing(self, node: ast.Call, *, at: int) -> bool:
-        """Whether the mode, which is argument `at`, may be one for writing."""
+        """Return whether the mode, argument `at`, may allow writing."""
         mode = self.argument(node, at, "mode")
         if mode is None:
             return len(node.args) > at
@@ -688,7 +652,7 @@ class _Reader:
         return text is None or any(letter in text for letter in "wax+" + UNKNOWN)
 
     def flags_write(self, node: ast.Call) -> bool:
-        """Whether flags of `os.open` are others than those known to only read."""
+        """Return whether the flags of `os.open` may allow writing."""
         flags = self.argument(node, 1, "flags")
         for part in ast.walk(flags) if flags is not None else ():
             match part:
@@ -699,14 +663,14 @@ class _Reader:
         return flags is None
 
     def paths(self, node: ast.expr | None) -> list[str]:
-        """Return what a path may be: as it is written, and with what the program is given in the place of what is
-        unknown in it."""
+        """Return the paths that an expression may stand for: as written, and with each of the program's arguments and
+        variables in place of unknown parts."""
         text = self.names.text(node) if node is not None else None
         found = [text] if text is not None and not text.startswith(UNKNOWN) else []
         if node is not None and (text is None or UNKNOWN in text):
             for given in self.given[:_MAX_ARGUMENTS]:
                 filled = given if text is None else text.replace(UNKNOWN, given)
-                # What is joined to a directory and is absolute is in no such directory.
+                # Joining an absolute path to a directory gives the absolute path.
                 found.append(filled if "://" in filled else re.sub(r"\A.*/(?=/)", "", filled))
         return found
 
@@ -722,7 +686,7 @@ class _Reader:
             yield Command(name=name, args=(), writes=(normal(each, None),), via=("python",), **place)
 
     def linked(self, source: ast.expr | None, link: ast.expr | None, place: Place) -> Iterator[Fact]:
-        """Yield a link as the command `ln`: what is written through the link is written where it leads."""
+        """Yield a link as the command `ln`: writing through it writes to its target."""
         for link_path in self.paths(link):
             for source_path in self.paths(source) or [UNKNOWN]:
                 words = ("-s", source_path, link_path)
@@ -734,7 +698,7 @@ def arguments_of(node: ast.Call) -> list[ast.expr]:
 
 
 def _is_spread(node: ast.Call) -> bool:
-    """Whether it is called with `*x` or `**x`, which can be any arguments."""
+    """Return whether a call has `*x` or `**x`, which may stand for any arguments."""
     return any(isinstance(argument, ast.Starred) for argument in node.args) or any(
         keyword.arg is None for keyword in node.keywords
     )
@@ -743,7 +707,7 @@ def _is_spread(node: ast.Call) -> bool:
 def _attributes_in(template: str) -> set[str]:
     """Return the attributes that the fields of a format template read.
 
-    A key in brackets may hold any character, also a brace, so fields are looked for with and without keys.
+    A key in brackets may contain any character, even a brace, so fields are searched for with and without keys.
     """
     plain = template.replace("{{", "").replace("}}", "")
     fields = [*re.findall(r"\{[^{}]*", plain), *re.findall(r"\{[^{}]*", re.sub(r"\[[^\]]*\]", "", plain))]

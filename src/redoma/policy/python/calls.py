@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from ...lib.patterns import lazy_pattern
 from ..facts import names
 
 SHELL_CALLS = names("""
@@ -14,7 +15,7 @@ ARGV_CALLS = names("""
     subprocess.run subprocess.call subprocess.check_call subprocess.check_output subprocess.Popen pty.spawn
 """)
 SPREAD_CALLS = names("asyncio.create_subprocess_exec asyncio.subprocess.create_subprocess_exec")
-# Where the program stands among the arguments; what follows it is one list, or the words themselves.
+# The position of the program among the arguments. Its own arguments follow, as one list or one by one.
 EXEC_LISTS = {
     **dict.fromkeys(names("os.execv os.execve os.execvp os.execvpe os.posix_spawn os.posix_spawnp"), 0),
     **dict.fromkeys(names("os.spawnv os.spawnve os.spawnvp os.spawnvpe"), 1),
@@ -28,30 +29,30 @@ ENVIRONMENT_AT = {
     **dict.fromkeys(names("os.execle os.execlpe os.spawnle os.spawnlpe"), -1),
     "subprocess.Popen": 10,
 }
-"""Where the variables of a new program stand among the arguments."""
+"""The position of the new program's variables among the arguments."""
 ENVIRONMENTS = names("os.environ os.environb posix.environ")
 COPIERS = names("""
     dict list sorted tuple set len iter print repr str copy.copy json.dumps json.dump pprint.pprint pprint.pformat
 """)
-"""What takes a table and leaves it as it is."""
-STEERING = re.compile(
+"""Functions that don't change a table that is passed to them."""
+STEERING = lazy_pattern(
     r"(?:os|posix)\.environb?\b|sys\.(?:path|meta_path|path_hooks|path_importer_cache|modules|executable)\b"
     r"|builtins\.|__builtins__\b|(?:.*\.)?__(?:path|import|loader|spec)__\b|importlib\b",
     re.DOTALL,
 )
-"""Names of what decides which files are run: changing one of these is no plain assignment."""
+"""Names that determine which files are run: setting one of these isn't an ordinary assignment."""
 IMPORTERS = names("__import__ importlib.import_module importlib.__import__ runpy.run_module")
 
 TELLING_METHODS = (".system", ".popen", ".getoutput", ".check_output", ".check_call", ".Popen")
-"""What is called like this on an object of unknown origin (a module out of a list, a C library) and is handed a
-constant string is read as a command too."""
+"""Methods whose first argument, if it is a known string, is read as a command even if the object is unknown (a module
+from a list, a C library)."""
 
 TIMERS = names("timeit.timeit timeit.repeat timeit.Timer")
 CODE_CALLS = TIMERS | names("eval exec compile pdb.run cProfile.run cProfile.runctx profile.run profile.runctx")
 SENSITIVE_MODULES = names("os posix subprocess builtins __builtins__ importlib pty ctypes")
 SENSITIVE_TABLES = ("sys.modules[", "__builtins__[", *(f"{module}.__dict__[" for module in SENSITIVE_MODULES))
 SENSITIVE_DICTS = tuple(f"{module}.__dict__" for module in SENSITIVE_MODULES)
-# What only looks at its arguments, or replaces a member of them, takes nothing out of a module it is handed.
+# Functions that only inspect their arguments or replace a member: they take nothing out of a module passed to them.
 LOOKERS = names("print repr str dir id type help isinstance issubclass")
 PATCHERS = names("""
     monkeypatch.setattr monkeypatch.delattr mocker.patch.object patch.object mock.patch.object
@@ -76,19 +77,19 @@ TARGETS: dict[str, tuple[int, tuple[str, ...]]] = {
             torch.save joblib.dump"""),
         (1, ("path", "extract_dir"), "shutil.unpack_archive"),
         (99, ("filename",), "logging.basicConfig"),
-        (0, ("path",), "os.chdir contextlib.chdir"),  # what is relative from there on is out there, too
+        (0, ("path",), "os.chdir contextlib.chdir"),  # relative paths then start there
         (2, ("dir",), "tempfile.mkdtemp tempfile.mkstemp tempfile.TemporaryDirectory"),
         (6, ("dir",), "tempfile.NamedTemporaryFile tempfile.TemporaryFile"),
     )
     for name in names(listed)
 }  # fmt: skip
-"""Functions that write a file or directory: where that stands among the arguments, or what it is called there."""
+"""Functions that write a file or directory: the position of its path among the arguments, and the keywords for it."""
 METHOD_TARGETS = {
     ".extractall": (0, ("path", "extract_dir")),
     ".unpack_archive": (0, ("path", "extract_dir")),
     ".extract": (1, ("path",)),
 }
-"""The same of methods, of whatever object."""
+"""The same for methods, of any object."""
 PATH_WRITERS = (".write_text", ".write_bytes", ".touch", ".mkdir")
 OPENERS = names("""
     open io.open codecs.open io.FileIO gzip.open bz2.open lzma.open tarfile.open zipfile.ZipFile aiofiles.open h5py.File

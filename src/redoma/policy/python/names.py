@@ -17,30 +17,30 @@ from collections.abc import Sequence
 from itertools import islice
 from operator import itemgetter
 
-from ...lib.patterns import pattern
+from ...lib.patterns import lazy_pattern
 from ..facts import UNKNOWN
 from .tree import own_places, position
 
 _BUILTINS = frozenset({*dir(builtins), "__builtins__"})
 _MAX_LINKS = 50
-"""Links of one dotted chain that are followed; `a.b().c().d()…` in the thousands is no name."""
+"""Maximum number of links of a dotted chain that are followed. A chain `a.b().c().d()…` of thousands isn't a name."""
 _MAX_MEANINGS = 16
 _MAX_TEXT = 100_000
 _MAX_NESTING = 60
-"""Depth of expressions that are followed. Deeper ones are unknown."""
+"""Maximum depth of expressions that are followed. Deeper ones are unknown."""
 _MAX_WORK = 50_000
-"""Expressions that are followed in one program: `b = a + a; c = b + b; …` doubles at every step."""
+"""Maximum number of expressions that are followed in one program: `b = a + a; c = b + b; …` doubles at every step."""
 _MAX_STEPS, _MAX_ALL_STEPS = 500, 200_000
-"""Steps from name to name for one expression, and for all of a program."""
+"""Maximum number of steps from name to name for one expression, and for the whole program."""
 
-# Most nodes of a tree bind nothing. Asking for the class first halves the time a program takes to read.
+# Most nodes of a tree bind nothing. Checking the class first halves the time that it takes to read a program.
 _BINDING = frozenset(
     {ast.Name, ast.Attribute, ast.Subscript, ast.Call, ast.Assign, ast.AnnAssign, ast.NamedExpr, ast.AugAssign, ast.For}
     | {ast.arguments, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom}
     | {ast.MatchAs, ast.MatchStar, ast.MatchMapping, ast.ExceptHandler}
 )
-# Most modules hold others as plain attributes: `shutil.os.execvp` is os.execvp.
-_INNER_MODULE = pattern(
+# Most modules have the modules that they import as attributes: `shutil.os.execvp` is os.execvp.
+_INNER_MODULE = lazy_pattern(
     r"(?:\w+\.)+?_?((?:os|posix|subprocess|builtins|pty|ctypes|sys|importlib|runpy|pickle|marshal)(?:\..*)?)", re.DOTALL
 )
 _NAMING = (ast.Name, ast.Attribute, ast.Call, ast.Subscript, ast.NamedExpr, ast.Await)
@@ -49,15 +49,15 @@ _LIST_CHANGERS = frozenset({"insert", "pop", "remove", "reverse", "clear", "sort
 _PATH_JOINERS = frozenset({"pathlib.Path", "pathlib.PurePath", "pathlib.PosixPath", "os.path.join"})
 _PATH_KEEPERS = frozenset(
     {"os.path.expanduser", "os.path.abspath", "os.path.realpath", "os.fspath", "shlex.quote"}
-)  # what they return leads to the same file
+)  # functions whose result refers to the same file
 
 
 _Span = tuple[tuple[int, int], tuple[int, int]]
-"""From one position to another."""
+"""A start and an end position."""
 
 
 def _apart(places: Sequence[_Span]) -> list[_Span]:
-    """Return the same places, sorted, with those that touch joined."""
+    """Return the same places, sorted, with overlapping and adjacent ones joined."""
     apart: list[_Span] = []
     for start, end in sorted(places):
         if apart and start <= apart[-1][1]:
@@ -72,7 +72,7 @@ class Names:
 
     def __init__(self, nodes: Sequence[ast.AST]) -> None:
         self.stars: list[str] = []
-        """Modules imported by `from m import *`: any name could be theirs."""
+        """Modules imported by `from m import *`: any name may come from one of them."""
         self._imported: dict[str, dict[str, None]] = {}
         self._assigned: dict[str, list[ast.expr]] = {}
         self._stores: Counter[str] = Counter()
@@ -108,7 +108,7 @@ class Names:
             case ast.Name(id="globals" | "locals" | "vars") | ast.Attribute(attr="globals"):
                 self._tables += 1
             case ast.Call(func=function, args=[first, *_]) if not isinstance(first, ast.Starred):
-                self._tables -= isinstance(function, ast.Name) and function.id == "vars"  # of another thing
+                self._tables -= isinstance(function, ast.Name) and function.id == "vars"  # `vars(x)` is the table of x
             case ast.MatchAs(name=name) | ast.MatchStar(name=name) | ast.MatchMapping(rest=name):
                 if name is not None:
                     self._bind_otherwise(name)
@@ -120,7 +120,7 @@ class Names:
                 elif method in _LIST_CHANGERS:
                     self._changed.add(name)
             case ast.Name() | ast.Attribute():
-                pass  # most nodes are these, and no other case is about them
+                pass  # most nodes are of these two classes, and no later case applies to them
             case ast.Subscript(value=ast.Name(id=name), ctx=ast.Store()):
                 self._changed.add(name)
             case ast.Assign(targets=targets, value=value):
@@ -132,7 +132,7 @@ class Names:
                 self._bind(target, value)
             case ast.AugAssign(target=ast.Name(id=name)):
                 self._grown.add(name)
-                self._stores[name] -= 1  # its target counts as a binding of its own
+                self._stores[name] -= 1  # its target is also a Name node, which counts as a binding
             case ast.For(target=target, iter=ast.List(elts=values) | ast.Tuple(elts=values) | ast.Set(elts=values)):
                 for value in values:
                     self._bind(target, value)
@@ -201,7 +201,7 @@ class Names:
         return name in self._stores
 
     def _is_own(self, name: str, node: ast.expr) -> bool:
-        """Whether a built-in name is certainly redefined by the program where a node stands."""
+        """Whether a built-in name is certainly redefined by the program at the position of a node."""
         if name not in self._own:
             return False
         places, here = self._own[name], position(node)
@@ -254,8 +254,8 @@ class Names:
         return list(found) or [_plain("".join(self._chain(node)))]
 
     def _end(self, name: str) -> tuple[str, ast.expr | None]:
-        """Return the name at the end of a chain of plain aliases (`b = a; c = b; …`), and where it is read. Each link
-        is followed once for the whole program."""
+        """Return the name at the end of a chain of plain aliases (`b = a; c = b; …`), and the node where it
+        is read (None without aliases). Each link is followed only once for the whole program."""
         passed: list[str] = []
         where: ast.expr | None = None
         while name not in self._ends:
@@ -263,7 +263,7 @@ class Names:
             value = values[0] if len(values) == 1 else None
             if not isinstance(value, ast.Name) or name in self._imported or name in _BUILTINS:
                 break
-            self._ends[name] = name, None  # so that a ring of them comes to an end
+            self._ends[name] = name, None  # so that a cycle of aliases ends
             passed.append(name)
             name, where = value.id, value
         known, bound = self._ends.get(name, (name, None))
@@ -272,7 +272,7 @@ class Names:
         return end
 
     def _chain(self, node: ast.expr) -> tuple[str, str]:
-        """Split an expression into a base and what is done to it: `o.path.join()` is ("o", ".path.join()").
+        """Split an expression into a base and the operations on it: `o.path.join()` is ("o", ".path.join()").
 
         A base that starts with "=" is a full name already: `__import__("os")` is "=os" whatever `os` is bound to.
         """
@@ -346,7 +346,7 @@ class Names:
         if not isinstance(function, ast.Name) or not self.is_alias(function.id):
             return False
         if function.id not in self._importers:
-            self._importers[function.id] = False  # while that is found out
+            self._importers[function.id] = False  # the answer for recursive calls until it is resolved
             self._importers[function.id] = self._imports(function)
         return self._importers[function.id]
 
@@ -383,7 +383,7 @@ class Names:
     # -- constants -----------------------------------------------------------------------------------------------
 
     def text(self, node: ast.expr) -> str | None:
-        """Return the string an expression makes, with UNKNOWN for unknown parts; None if all of it is unknown."""
+        """Return the string an expression evaluates to, with UNKNOWN for unknown parts; None if nothing is known."""
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             return node.value
         if self._nesting >= _MAX_NESTING or self._work >= _MAX_WORK:
@@ -395,7 +395,7 @@ class Names:
         return folded if folded is None or len(folded) <= _MAX_TEXT else None
 
     def texts(self, node: ast.expr) -> list[str | None]:
-        """Return every string an expression can make, such as one for each turn of a loop; None for an unknown one."""
+        """Return every string an expression can evaluate to, such as one per iteration of a loop; None if unknown."""
         values = self._assigned.get(node.id, []) if isinstance(node, ast.Name) else []
         if len(values) < 2 or not isinstance(node, ast.Name):
             return [self.text(node)]
@@ -443,7 +443,7 @@ class Names:
         return None
 
     def _above(self, path: ast.expr, steps: int) -> str | None:
-        """A directory above a path."""
+        """Return the directory this many levels above a path; None if the path is unknown."""
         text = self.text(path)
         return None if text is None else text + "/.." * steps
 
@@ -496,13 +496,13 @@ class Names:
         return glue.join(UNKNOWN if text is None else text for text in texts)
 
     def _joined_path(self, parts: Sequence[ast.expr]) -> str | None:
-        """As `os.path.join` does it: what is absolute is below nothing that comes before it."""
+        """Join paths like `os.path.join`: an absolute part discards everything before it."""
         texts = [self.text(part) for part in parts]
         absolute = [at for at, text in enumerate(texts) if text is not None and text.startswith("/")]
         return self._join(parts[absolute[-1] if absolute else 0 :], "/")
 
     def _only_value(self, name: str) -> ast.expr | None:
-        """Return the one value that a name is ever bound to; None if there are others."""
+        """Return the only value that a name is ever bound to; None if there are others, or may be."""
         values = self._assigned.get(name, ())
         if len(values) != 1 or self._stores[name] != 1 or name in self._changed or name in self._no_plain_value:
             return None
@@ -511,7 +511,7 @@ class Names:
         return values[0]
 
     def words(self, node: ast.expr) -> list[str] | None:
-        """Return the strings of a list expression, UNKNOWN for each unknown one; None if it isn't a list."""
+        """Return the strings of a list expression, UNKNOWN for each unknown one; None if it isn't a known list."""
         match node:
             case ast.List(elts=items) | ast.Tuple(elts=items):
                 return [self.text(item) or UNKNOWN if not _is_empty(item) else "" for item in items]
@@ -558,7 +558,7 @@ def _plain(name: str) -> str:
 
 
 def _operands(node: ast.BinOp, kind: type[ast.operator]) -> list[ast.expr]:
-    """Return the operands of a chain such as a + b + c, which the tree nests to the left, as deep as it is long."""
+    """Return the operands of a chain such as a + b + c, which the tree nests as deep as the chain is long."""
     operands: list[ast.expr] = []
     left: ast.expr = node
     while isinstance(left, ast.BinOp) and isinstance(left.op, kind):
@@ -570,7 +570,7 @@ def _operands(node: ast.BinOp, kind: type[ast.operator]) -> list[ast.expr]:
 def _split(line: str) -> list[str] | None:
     try:
         return shlex.split(line)
-    except ValueError:  # an open quote: it will fail when it runs, too
+    except ValueError:  # an unclosed quote: the program will fail there, too
         return None
 
 

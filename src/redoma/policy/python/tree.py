@@ -13,7 +13,7 @@ T = TypeVar("T")
 Position = tuple[int, int]
 _END: Position = (1 << 60, 0)
 
-# Fields that hold names, numbers and operators, never code. Skipping them leaves half of a tree.
+# Fields that hold names, numbers and operators, never code. Skipping them halves the tree.
 _PLAIN_FIELDS = frozenset(
     {"ctx", "op", "ops", "id", "attr", "arg", "name", "names", "module", "level", "asname", "kind", "type_comment"}
     | {"conversion", "is_async", "simple", "type_ignores", "kwd_attrs", "rest"}
@@ -28,9 +28,10 @@ _CODE_FIELDS: dict[type[ast.AST], tuple[str, ...]] = {
 # Muting the parser's warnings changes a list that all threads share, and two threads can restore it in the wrong order.
 _parsing = threading.Lock()
 _TRIES = 20
-_MAX_CODE = 50_000  # of what `_size` counts: a third of a second to compile
+_MAX_CODE = 50_000  # as counted by `_size`; this much takes a third of a second to compile
 MAX_COMPILED = 10_000
-"""Characters of what is compiled. A pattern of 1500 names takes half a second, and twice as many four times that."""
+"""Maximum number of characters that are compiled. The time can grow with the square of the length: a pattern of 1500
+names takes half a second, and one of 3000 names two seconds."""
 
 
 def parse(source: str) -> ast.Module:
@@ -43,7 +44,7 @@ def must_compile(tree: ast.Module) -> None:
     `RecursionError` for code that would take it too long."""
     if _size([tree], 0) > _MAX_CODE:
         raise RecursionError("the code unfolds to too much")
-    # With no file name: it would look there for the line that it complains of.
+    # No file name: for a syntax error, the compiler would open that file to quote the line.
     _without_warnings(lambda: compile(tree, "", "exec", dont_inherit=True))
 
 
@@ -53,15 +54,15 @@ def _without_warnings(read: Callable[[], T]) -> T:
         for _ in range(_TRIES):
             try:
                 return read()
-            except SystemError:  # CPython 3.11 counts the depth of all threads together: some other one parses, too
+            except SystemError:  # CPython 3.11 adds up the depth of all threads: another one is parsing, too
                 continue
     raise RecursionError("the interpreter has lost count of the depth of the code")
 
 
 def _size(nodes: Iterable[ast.AST], leaving: int) -> int:
-    """Estimate how much code the compiler makes of the nodes. It repeats a `finally` for each way out of its `try`, so
-    that twenty of them nested in 784 characters take three gigabytes and a minute. `leaving`: the cost of one way
-    out."""
+    """Estimate how much code the compiler generates for the nodes. It copies a `finally` block for each way out of its
+    `try`, so that twenty of them, nested in 784 characters, take three gigabytes and a minute. `leaving`: the cost of
+    one way out."""
     total, pending = 0, list(nodes)
     while pending:
         node = pending.pop()
@@ -94,11 +95,12 @@ def all_nodes(tree: ast.Module) -> list[ast.AST]:
 
 
 def own_places(nodes: Sequence[ast.AST], names: Collection[str]) -> dict[str, list[tuple[Position, Position]]]:
-    """Return from where to where each of `names` is certainly the program's own, and never Python's.
+    """Return the spans of source where each of `names` certainly refers to the program's own object, not to Python's.
 
-    `if 0: from re import compile as exec` must not turn a later `exec(x)` into a harmless `re.compile(x)`: only what
-    a statement of the module itself binds counts from there on, and what a function binds counts inside it. A name
-    that is unbound again, or that a class or a `global` binds, could still be Python's anywhere.
+    `if 0: from re import compile as exec` must not turn a later `exec(x)` into a harmless `re.compile(x)`: so a
+    binding counts from there on only if it is a top-level statement of the module; a binding in a function counts
+    inside that function. A name that is unbound again, or that a class or a `global` binds, could still be Python's
+    anywhere.
     """
     doubtful: set[str] = set()
     places: dict[str, list[tuple[Position, Position]]] = {name: [] for name in names}
@@ -125,7 +127,7 @@ def own_places(nodes: Sequence[ast.AST], names: Collection[str]) -> dict[str, li
 
 
 def _own_from(statement: ast.stmt) -> Iterator[tuple[str, tuple[Position, Position]]]:
-    """Yield what a statement of the module itself binds for certain, and from where to where."""
+    """Yield the names that a top-level statement certainly binds, each with the span where that binding holds."""
     match statement:
         case ast.Import(names=aliases) | ast.ImportFrom(names=aliases):
             for alias in aliases:
@@ -141,7 +143,7 @@ def _own_from(statement: ast.stmt) -> Iterator[tuple[str, tuple[Position, Positi
                     yield target.id, (_end(statement), _END)
         case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr()):
             yield name, (_end(statement), _END)
-        case ast.For(target=ast.Name(id=name), body=body):  # after the loop, it may never have been bound
+        case ast.For(target=ast.Name(id=name), body=body):  # only inside: the loop may run zero times
             yield name, (position(body[0]), _end(body[-1]))
 
 
@@ -154,7 +156,7 @@ _SCOPES = (ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp
 
 
 def bound_in(body: Sequence[ast.stmt]) -> set[str]:
-    """Return the names that the statements of one scope bind, without the scopes inside it."""
+    """Return the names that the statements of one scope bind, without those bound in nested scopes."""
     bound: set[str] = set()
     pending: list[ast.AST] = list(body)
     while pending:
@@ -171,14 +173,15 @@ def bound_in(body: Sequence[ast.stmt]) -> set[str]:
 
 
 def statements_of(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
-    """Yield the statements of a body and of the blocks in it, without those of functions and classes."""
-    pending = list(body)
+    """Yield the statements of a body and of the blocks in it, but not those in functions and classes."""
+    pending: list[ast.AST] = list(body)
     while pending:
-        statement = pending.pop()
-        yield statement
-        if not isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-            for field in ("body", "orelse", "finalbody"):
-                pending.extend(getattr(statement, field, ()))
+        node = pending.pop()
+        if isinstance(node, ast.stmt):
+            yield node
+        if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            for field in ("body", "orelse", "finalbody", "handlers", "cases"):
+                pending.extend(getattr(node, field, ()))
 
 
 def position(node: ast.AST) -> Position:

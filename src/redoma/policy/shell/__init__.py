@@ -1,15 +1,15 @@
-"""Facts about Bash: every simple command a script or an argument vector may run, and how it is hidden.
+"""Facts about Bash: every simple command that a script or an argument vector may run, and how commands are hidden.
 
 How it works:
 - `source` prepares the text by Bash's own lexical rules, and tree-sitter-bash parses it.
-- `reader` walks the tree in the order of the source, with a stack of its own: nesting is the writer's choice, so there
-  is no recursion. `words` expands the words of each command with what is known of the variables.
-- `commands` reports a command and unwraps it: `wrappers` and `interpreters` say what `sudo`, `xargs` or `bash -c` make
-  run. What is inside is reported and unwrapped in turn; nested code gets a reader of its own, one level deeper.
+- `reader` walks the tree in the order of the source, with a stack instead of recursion: whoever wrote the script
+  decides how deep it is nested. `words` expands the words of each command with what is known of the variables.
+- `commands` reports a command and unwraps it: `wrappers` and `interpreters` find what `sudo`, `xargs` or `bash -c`
+  run. The commands found are reported and unwrapped in turn; nested code gets a reader of its own, one level deeper.
 - `programs` and `variables` hold what is known of particular programs and variables; `policy/options.py` which options
   take a value.
-- Arguments of the script and of functions are not known where they are used. A command that holds one is reported as
-  it is, and again by `settle` once all calls are known, with the arguments that are given.
+- The values of arguments of the script and of functions are not known where they are used. A command that uses one is
+  reported with the unknown value, and again by `settle`, with the actual arguments, once all calls are known.
 
 State: a script is read by one `_Reader`, which is a `Commands` that also has a text and a tree. `Commands` has the
 facts, the variables, the files that were written and standard input; an argument vector needs no more than that.
@@ -17,8 +17,9 @@ facts, the variables, the files that were written and standard input; an argumen
 What the facts promise to the rules:
 - names and arguments are what the program would receive; `~` and `$HOME` are "~";
 - `writes` are normalised paths, joined with the directory of a preceding `cd`; rm, mv, chmod … list what they touch;
-- a redirection without a command of its own is a write by ":", and what is read by one is an argument of ":";
-- what is fed to a database client is one more argument of it;
+- a redirection without a command of its own is a write by the command ":"; a file that is read by a redirection is an
+  argument of ":";
+- the input of a database client is an additional argument of it;
 - `python -m pip install x` is also a command "pip"; `busybox rm` is also "rm".
 """
 
@@ -26,8 +27,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ..facts import UNKNOWN, Fact, Trait
-from .commands import MAX_DEPTH, Commands, Feed
+from ..facts import MAX_DEPTH, UNKNOWN, Fact, Trait
+from .commands import Commands, Feed
 from .reader import read
 from .source import MAX_SOURCE, prepare
 from .words import MAX_VALUE, Word
@@ -61,7 +62,10 @@ TRAITS: dict[str, str] = {
 def facts_of_script(
     source: str, depth: int = 0, *, args: Sequence[str] = (), environment: Mapping[str, str] | None = None
 ) -> list[Fact]:
-    """What a Bash script does, with these arguments and variables. Never raises."""
+    """Return the facts of a Bash script with these arguments and variables. Never raises.
+
+    `depth`: how deep the script is inside other code.
+    """
     long = [text for name, text in (environment or {}).items() if len(text) > MAX_VALUE and name in source]
     given = tuple(Word(arg.replace(UNKNOWN, "")) for arg in (*args, *long))
     return read(source, depth, environment=environment, given=given)
@@ -75,9 +79,9 @@ def facts_of_argv(
     stdin: str | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> list[Fact]:
-    """What an argument vector does when it is run without a shell, with these variables. Never raises.
+    """Return the facts of an argument vector that is run without a shell, with these variables. Never raises.
 
-    `fed`: it has input, which is `stdin`, or not known if that is None.
+    `depth`: how deep it is inside other code. `fed`: whether it has input. `stdin`: that input; None if it isn't known.
     """
     if depth > MAX_DEPTH:
         return [Trait(name="source.too-deep")]
@@ -88,7 +92,7 @@ def facts_of_argv(
         commands.trait("source.too-large", at)
         argv = argv[:1]
     for problem in dict.fromkeys(name for arg in argv for name, _ in prepare(arg).problems):
-        # An argument is data: it may hold any character, but not what can't be an argument at all.
+        # An argument is data, and may contain any character that an argument can.
         if problem in ("source.nul", "source.bad-utf8"):
             commands.trait(problem, at)
     commands.run(tuple(Word(arg.replace(UNKNOWN, "")) for arg in argv), at)

@@ -12,8 +12,10 @@ from typing import NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from ...lib.patterns import pattern
+from ...lib.patterns import lazy_pattern
 from ..facts import UNKNOWN, Assigned, Command, Executed, Fact, Searched, Trait, moved, normal
+from ..globs import root_paths
+from ..options import DECLARES
 from .interpreters import Code, Run, Script, interpreter
 from .programs import (
     COPIERS,
@@ -27,7 +29,6 @@ from .programs import (
     is_network_path,
     particular,
     plans,
-    spelled_out,
     takes_statements,
     targets,
 )
@@ -36,10 +37,8 @@ from .variables import SEARCHES, is_hook, named, sets_hook
 from .words import FETCHERS, Value, Variables, Word, base, handed, own_or_unknown
 from .wrappers import WRAPPERS, climbs, is_loader, unwrap
 
-MAX_DEPTH = 5
-"""Levels of code inside code that are followed."""
 MAX_LAYERS = 200
-"""Commands that one command may unwrap to, and pieces of code that one script may carry."""
+"""Maximum number of commands that one command may unwrap to, and of pieces of code inside one script."""
 MAX_WRAPPERS = 25
 MAX_ROUNDS = 3
 """How many times a function that calls itself is followed."""
@@ -51,9 +50,8 @@ Place = tuple[int, int, str]
 """Line, column and text of the command in the source."""
 
 CHDIR = frozenset({"cd", "pushd", "popd"})
-_DECLARES = frozenset({"export", "declare", "typeset", "local", "readonly"})
-_SETTERS = _DECLARES | {"read", "printf", "mapfile", "readarray", "getopts", "unset", "let", "wait"}
-_SETS_VARIABLES = _DECLARES | {"env", "sudo", "doas"}
+_SETTERS = DECLARES | {"read", "printf", "mapfile", "readarray", "getopts", "unset", "let", "wait"}
+_SETS_VARIABLES = DECLARES | {"env", "sudo", "doas"}
 _RUNS_HERE = frozenset({"eval", "source", "."})
 _KNOWN = frozenset(
     {*_SETTERS, *_SETS_VARIABLES, *_RUNS_HERE, *CHDIR, "alias", "trap", "tee", *FETCHERS, *DATABASES}
@@ -65,7 +63,7 @@ _REARRANGE = frozenset({"set", "shift", "trap", "alias"})
 _READS = frozenset({"read", "mapfile", "readarray", "getopts"})
 _OWN_MEANING = frozenset({"PWD", "OLDPWD", "HOME", "IFS"})
 """Variables that the shell sets itself, or whose meaning is known."""
-_CRON_TIMES = pattern(r"(?m)^\s*(?:@\w+|(?:\S+[ \t]+){5})")
+_CRON_TIMES = lazy_pattern(r"(?m)^\s*(?:@\w+|(?:\S+[ \t]+){5})")
 
 
 class Feed(msgspec.Struct, frozen=True, gc=False):
@@ -165,7 +163,7 @@ class Commands:
         written: str = "",
     ) -> None:
         line, column, text = at
-        paths = dict.fromkeys([*writes, *[each for path in writes for each in spelled_out(path)]]) if writes else ()
+        paths = dict.fromkeys([*writes, *[each for path in writes for each in root_paths(path)]]) if writes else ()
         path = written if "/" in written else ""
         self.facts.append(
             Command(
@@ -271,7 +269,7 @@ class Commands:
             for one in self.deferred[name]:
                 self.again(one, [replace(word, handed="") for word in args])
             calls, self.called = self.called, before
-            # A function that calls itself ends at some point, which can't be known.
+            # When a recursive function stops can't be known, so it is followed only a few times.
             todo += [
                 (inner, given, (*chain, inner))
                 for inner in calls.keys() & self.deferred.keys()
@@ -302,7 +300,7 @@ class Commands:
     def elsewhere(
         self, directory: str, words: tuple[Word, ...], via: tuple[str, ...], at: Place, writes: Sequence[str]
     ) -> list[Layer]:
-        """Report one layer that runs in another directory, as do the commands inside it; return those."""
+        """Report one layer that runs in another directory; return the commands inside it, which run there, too."""
         here = self.variables
         self.variables = here.copy()
         self.chdir("cd", (directory,))
@@ -363,7 +361,7 @@ class Commands:
         return inside
 
     def rearranged(self, name: str, words: Sequence[Word]) -> None:
-        """Note that arguments may have other numbers from here on: `set -- x`, `shift`, `trap shift DEBUG`."""
+        """Record that arguments may have other numbers from here on: `set -- x`, `shift`, `trap shift DEBUG`."""
         at = 0
         while at < len(words) and words[at].text[:1] in ("-", "+") and words[at].text not in ("-", "--"):
             at += 2 if words[at].text[-1:] == "o" else 1
@@ -379,8 +377,8 @@ class Commands:
                 self.variables.forget(known)
 
     def given(self) -> tuple[str, ...]:
-        """Return the file on standard input: UNKNOWN if the input can't be known, empty if there is none or the script
-        itself contains it."""
+        """Return the file on standard input; UNKNOWN if the input can't be known; empty if there is no input, or the
+        script itself contains it."""
         if self.feed is None:
             return ()
         if self.feed.file is not None:
@@ -421,7 +419,7 @@ class Commands:
                 for variable, value in settings
                 if variable in SEARCHES
             )
-            if name in _DECLARES and any(UNKNOWN in arg.partition("=")[0] for arg in args):
+            if name in DECLARES and any(UNKNOWN in arg.partition("=")[0] for arg in args):
                 self.facts.append(self.assigned(UNKNOWN, UNKNOWN, at))  # export $(cat file)
             for variable, value in settings:
                 if (variable, value, at) not in self.exported:  # `env A=1 env B=2 …` is unwrapped layer by layer
@@ -443,8 +441,8 @@ class Commands:
             self.set("PWD", [(Word(normal(target, self.cwd())),)])
 
     def setter(self, name: str, args: tuple[str, ...], at: Place) -> None:
-        """Handle builtins that set variables by name: the values of these are no longer known."""
-        if name not in _DECLARES and sets_hook(name, args):
+        """Handle builtins that set variables by name: the values of these variables are no longer known."""
+        if name not in DECLARES and sets_hook(name, args):
             self.trait("shell.environment-hook", at)
         if name == "printf":
             found = re.match(r"-v(.*)", args[0] if args else "", re.DOTALL)
@@ -456,12 +454,12 @@ class Commands:
             self.sums.computes(" ".join(args), at)
         elif name in _READS:
             self.sums.reads("REPLY", "MAPFILE", "OPTARG", *(re.split(r"[=\[]", arg, maxsplit=1)[0] for arg in args))
-        if name in _DECLARES and any(re.match(r"-[A-Za-z]*n", arg) for arg in args):
+        if name in DECLARES and any(re.match(r"-[A-Za-z]*n", arg) for arg in args):
             self.unsure = True  # a name reference: assignments through it can't be tracked
         for arg in args:
             target = re.split(r"[=\[]", arg, maxsplit=1)[0]
             self.unsure |= UNKNOWN in target
-            if name not in _DECLARES:
+            if name not in DECLARES:
                 for mentioned in re.findall(r"[A-Za-z_]\w*", arg if name == "let" else target):
                     self.variables.forget(mentioned)
                     if name == "read":
@@ -589,7 +587,7 @@ class Commands:
             found = replace(fact, line=line, column=column, text=fact.text or place)
             if isinstance(found, (Command, Executed)):
                 found = replace(found, via=(*via, *found.via))
-            if isinstance(found, (Command, Executed, Assigned)) and shared is None:  # it starts in our directory
+            if isinstance(found, (Command, Executed, Assigned)) and shared is None:  # it starts in this directory
                 found = replace(found, directory=moved(self.cwd(), found.directory))
             self.facts.append(found)
 

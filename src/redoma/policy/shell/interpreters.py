@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from ...lib.patterns import pattern
+from ...lib.patterns import lazy_pattern
 from ..facts import MAX_NAME, names
 from ..options import Grammar, grammar_of, read_option
 from .oneliners import only_prints
@@ -53,13 +53,13 @@ class Script(NamedTuple):
 
 Step = Run | Code | Script
 
-_NUMBER = pattern(r"-\d+\Z")
-ASSIGNMENT = pattern(r"[A-Za-z_]\w*\+?=")
+_NUMBER = lazy_pattern(r"-\d+\Z")
+ASSIGNMENT = lazy_pattern(r"[A-Za-z_]\w*\+?=")
 
 
 def strip(grammar: Grammar, rest: Sequence[Word]) -> list[tuple[Word, ...]]:
-    """Return the command after a program's own options and operands, in all readings if an option isn't in its
-    grammar."""
+    """Return the command after a program's own options and operands. If an option isn't in the grammar, return all
+    possible readings."""
     readings: list[tuple[Word, ...]] = []
     skip, at = grammar.operands, 0
     while at < len(rest):
@@ -83,9 +83,9 @@ def strip(grammar: Grammar, rest: Sequence[Word]) -> list[tuple[Word, ...]]:
     return [tuple(rest[at:]), *readings]
 
 
-# The `sh` family reads options in the same way; what comes after `-c` is its first operand.
-_SHELLS = pattern(r"(?:r?bash|sh|dash|ash|zsh|[mpo]?ksh(?:93)?|fish|yash|posh|lksh)(?:-?\d[\d.]*)?\Z")
-_PYTHONS = pattern(r"(?:python|pypy)(?:\d(?:\.\d+)*)?w?t?\Z")
+# All shells of the `sh` family read options in the same way: with `-c`, the code is the first operand.
+_SHELLS = lazy_pattern(r"(?:r?bash|sh|dash|ash|zsh|[mpo]?ksh(?:93)?|fish|yash|posh|lksh)(?:-?\d[\d.]*)?\Z")
+_PYTHONS = lazy_pattern(r"(?:python|pypy)(?:\d(?:\.\d+)*)?w?t?\Z")
 
 _CODE: dict[str, str] = {
     **dict.fromkeys(names("ruby lua luajit Rscript R osascript ghc groovy scala pry ghci gnuplot ocaml"), "e"),
@@ -102,7 +102,7 @@ _CODE: dict[str, str] = {
 }
 """Interpreters whose code we don't read, with the options that carry it."""
 _LOADS = frozenset({"r", "require", "import", "loader", "preload", "l", "L", "load", "s", "f", "File"})
-"""Of these options, those whose value is a file that is run first, or is the program."""
+"""Options of these interpreters whose value is a file: one that is run first, or the program itself."""
 _START_UPS = {
     "bash": ((".bash_profile", ".bash_login", ".profile"), (".bashrc",)),
     "zsh": ((".zprofile", ".zlogin"), (".zshrc",)),
@@ -110,7 +110,8 @@ _START_UPS = {
 
 
 def start_ups(name: str, args: Sequence[str]) -> tuple[str, ...]:
-    """Return the files in the user's home that a shell runs first, as a login shell or an interactive one."""
+    """Return the files in the user's home that a shell runs first: for zsh `.zshenv`, and more for a login shell or an
+    interactive one."""
     if _remembered_language(name[:MAX_NAME]) != "shell":
         return ()
     options = list(takewhile(lambda arg: arg.startswith(("-", "+")), args))
@@ -203,14 +204,14 @@ def _python(name: str, rest: list[Word]) -> Iterator[Step]:
         if text in ("-V", "-VV", "--version", "-h", "--help"):
             return
         if re.match(r"-[A-Za-z]*i", text):
-            yield Script("python", None, f"{name} -i")  # once it has run the rest
+            yield Script("python", None, f"{name} -i")  # after the program has run
         at += 2 if text in ("-W", "-X", "--check-hash-based-pycs") else 1
     path = rest[at] if at < len(rest) and rest[at].text != "-" else None
     yield Script("python", path, name, params=tuple(rest[at:]) if path is None else ())
 
 
 def _python_module(module: str, rest: list[Word]) -> Iterator[Step]:
-    """Modules of the standard library that run code they are given."""
+    """Yield the code that a module of the standard library is given to run, for `python -m`."""
     via = f"python -m {module}"
     if module == "timeit":
         for word in rest:

@@ -11,10 +11,10 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from ...lib.patterns import pattern as compiled_later
+from ...lib.patterns import lazy_pattern
 from ..facts import UNKNOWN
 
-_RUN_NAME = compiled_later(r"\A\s*[|<>+*?]|[|*?]\s*\Z")
+_RUN_NAME = lazy_pattern(r"\A\s*[|<>+*?]|[|*?]\s*\Z")
 """File names that make Perl run a command or write a file instead of reading, and globs that may match such a name."""
 
 
@@ -29,19 +29,19 @@ class _Language(NamedTuple):
 
 
 def _words(text: str, *more: str) -> re.Pattern[str]:
-    return compiled_later("|".join([rf"\b(?:{'|'.join(text.split())})\b", *more]))
+    return lazy_pattern("|".join([rf"\b(?:{'|'.join(text.split())})\b", *more]))
 
 
 _NODE_READS = r"(?:readFileSync|readdirSync|existsSync|statSync)"
 _NODE_FS = r"""require\(\s*['"](?:node:)?fs['"]\s*\)"""
 
 _PERL = _Language(
-    compiled_later(r"-[0-7lanpwW]*[eE]"),
-    compiled_later(
+    lazy_pattern(r"-[0-7lanpwW]*[eE]"),
+    lazy_pattern(
         r"-[0-7lanpiwW]+(?:\.\w+)?|-F.+|-C\w*"
         r"|-M(?:strict|warnings|utf8|feature|List::Util|Scalar::Util|Data::Dumper|JSON::PP|MIME::Base64)(?:=[\w,]+)?"
     ),
-    compiled_later(r"\bdo\s*\{"),
+    lazy_pattern(r"\bdo\s*\{"),
     _words(
         """system exec qx readpipe fork open sysopen dbmopen unlink rename rmdir mkdir link symlink chmod chown chroot
         utime truncate kill eval evalbytes do require use no tie socket socketpair connect bind listen accept send pipe
@@ -53,9 +53,9 @@ _PERL = _Language(
     names_run=True,
 )
 _NODE = _Language(
-    compiled_later(r"-e|-p|-pe|--eval|--print"),
-    compiled_later(r"--no-warnings"),
-    compiled_later(
+    lazy_pattern(r"-e|-p|-pe|--eval|--print"),
+    lazy_pattern(r"--no-warnings"),
+    lazy_pattern(
         rf"\{{\s*{_NODE_READS}(?:\s*,\s*{_NODE_READS})*\s*\}}\s*=\s*{_NODE_FS}"
         rf"|\bfs\s*=\s*{_NODE_FS}|(?:\bfs|{_NODE_FS})\.{_NODE_READS}"
         r"""|\brequire\(\s*['"](?:\./[\w./-]+\.json|(?:node:)?(?:path|util|url|os|assert|querystring))['"]\s*\)"""
@@ -70,9 +70,9 @@ _NODE = _Language(
     ),
 )
 _RUBY = _Language(
-    compiled_later(r"-[nplaw]*e"),
-    compiled_later(r"-[nplaw]+|-F.+|-r(?:json|set|date|time|csv|pp|digest|bigdecimal)"),
-    compiled_later(
+    lazy_pattern(r"-[nplaw]*e"),
+    lazy_pattern(r"-[nplaw]+|-F.+|-r(?:json|set|date|time|csv|pp|digest|bigdecimal)"),
+    lazy_pattern(
         r"\bFile\.(?:read|readlines|foreach|exist\?|basename|dirname|extname|join|size|file\?|directory\?)(?=\W)"
         r"|\bDir(?:\.glob|\.children|\.exist\?|\[)"
     ),
@@ -89,15 +89,15 @@ _PHP_CALLS = """echo print printf sprintf print_r var_dump json_encode json_deco
     for foreach while isset empty array in_array substr str_replace number_format strtotime md5 sha1 base64_encode
     ini_get php_uname sys_get_temp_dir extension_loaded"""
 _PHP = _Language(
-    compiled_later(r"-r"),
-    compiled_later(r"-n"),
-    compiled_later(rf"\b(?:{'|'.join(_PHP_CALLS.split())})\s*(?=\()"),
+    lazy_pattern(r"-r"),
+    lazy_pattern(r"-n"),
+    lazy_pattern(rf"\b(?:{'|'.join(_PHP_CALLS.split())})\s*(?=\()"),
     _words("include include_once require require_once new eval use", r"`|->|::|[\w\]})'\"$]\s*\(|\$\$|\$\{"),
 )
 _LUA = _Language(
-    compiled_later(r"-e"),
-    compiled_later(r"-W"),
-    compiled_later(r"\bio\.(?:write|read|lines)\b|\bos\.(?:date|time|clock|getenv)\b"),
+    lazy_pattern(r"-e"),
+    lazy_pattern(r"-W"),
+    lazy_pattern(r"\bio\.(?:write|read|lines)\b|\bos\.(?:date|time|clock|getenv)\b"),
     _words(
         "io os load loadstring loadfile dofile require package debug _G _ENV getfenv setfenv string.dump", r"\\[xu\d]"
     ),

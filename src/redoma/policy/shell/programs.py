@@ -1,23 +1,22 @@
-"""What is known of particular programs: which paths they write, which options make them run something else."""
+"""What is known about particular programs: which paths they write, and which options make them run something else."""
 
 from __future__ import annotations
 
-import fnmatch
 import posixpath
 import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from ...lib.patterns import pattern as compiled_later
+from ...lib.patterns import lazy_pattern
 from ..facts import UNKNOWN, names
-from ..options import given, grammar_of, operands, values_of, walk
+from ..options import AWKS, SEDS, TARS, given, grammar_of, operands, sed_scripts, tar_letters, values_of, walk
 from .variables import TAME_PROGRAMS
 from .words import Word, value_of
 
 _Targets = Callable[[Sequence[str]], list[str]]
 
-# Redefining one of these makes a script do other than what it says. Names that projects like to give their own
-# steps (test, install, help …) are not in it: such a function is judged by its body.
+# A script that redefines one of these does something other than what it says. Names that projects often give to their
+# own steps (test, install, help …) aren't listed: such a function is judged by its body.
 KNOWN_COMMANDS = names(
     "alias awk bash break builtin cat cd chmod chown command cp curl cut date dd declare docker echo egrep env "
     "eval exec exit export false fgrep find git grep head id kill local ln ls make mkdir mktemp mv node npm perl "
@@ -25,25 +24,13 @@ KNOWN_COMMANDS = names(
     "source ssh su sudo tail tar tee touch tr trap true type umask uname unalias unset wget which xargs"
 )
 
-_SYSTEM = tuple(sorted(names("bin boot dev etc home lib lib64 opt proc root run sbin srv sys usr var")))
-
-
-def spelled_out(path: str) -> list[str]:
-    """The system paths that a glob may stand for: `/e?c/passwd` is /etc/passwd."""
-    if not path.startswith("/"):
-        return []
-    head, slash, tail = path[1:].partition("/")
-    if not re.search(r"[*?\[]", head):
-        return []
-    return [f"/{name}{slash}{tail}" for name in _SYSTEM if fnmatch.fnmatchcase(name, head)]
-
 
 def is_network_path(path: str) -> bool:
     return path.startswith(("/dev/tcp/", "/dev/udp/"))
 
 
 def _destination(args: Sequence[str]) -> list[str]:
-    """cp, install, ln: the last operand, or the value of -t; and what is made in it if that is a directory."""
+    """cp, install, ln: the last operand or the value of -t, and the files in it if it is known to be a directory."""
     named, given = operands(args, grammar_of("cp")), values_of(args, "-t", "--target-directory")
     sources, places = (named, given) if given else (named[:-1], named[-1:])
     directories = [place.rstrip("/") for place in places if given or place.endswith("/")]
@@ -54,47 +41,42 @@ COPIERS = names("cp ln install mv")
 
 
 def copied(args: Sequence[str]) -> tuple[str, str] | None:
-    """The source and the new path, where a copier has one of each."""
+    """Return the source and the destination of a copy, if there is exactly one of each."""
     named = operands(args, grammar_of("cp"))
     return (named[0], named[1]) if len(named) == 2 else None
 
 
 def _moved(args: Sequence[str]) -> list[str]:
-    """mv: where to, and what is no longer there."""
+    """mv: the destination, and the sources, which it removes."""
     return list(dict.fromkeys([*operands(args, grammar_of("mv")), *_destination(args)]))
 
 
 def _in_place(args: Sequence[str]) -> list[str]:
-    """`sed -i`: every operand, the script included when it wasn't given with -e (a script is no path, so harmless)."""
+    """`sed -i`: every operand. That includes the script if it isn't given by -e; as a path it does no harm."""
     if any(re.match(r"-[A-Za-z]*i|--in-place", arg) for arg in args):
         return operands(args, grammar_of("sed"))
     return []
 
 
-_TARS = names("tar gtar bsdtar")
-_TAR_LETTERS, _TAR_BUNDLE = compiled_later(r"-?[A-Za-z]+\Z"), compiled_later(r"[A-Za-z]*f\Z")
+_TAR_BUNDLE = lazy_pattern(r"[A-Za-z]*f\Z")
 
 
 def _tar_targets(args: Sequence[str]) -> list[str]:
-    """Extracting writes where -C says, creating writes the archive."""
-    letters = "".join([arg for arg in args[:2] if _TAR_LETTERS.match(arg)])
-    if "x" in letters or any(re.match(r"-[A-Za-z]*x|--(?:extract|get)\Z", arg) for arg in args):
+    """tar: the directory given by -C if it extracts, otherwise the archive."""
+    if "x" in tar_letters(args):
         return values_of(args, "-C", "--directory", "--one-top-level")
     bundled = args[1:2] if args and _TAR_BUNDLE.match(args[0]) else []
     return [*bundled, *values_of(args, "-f", "--file")]
 
 
 def _unpacks_anywhere(name: str, args: Sequence[str]) -> bool:
-    """Whether names in an archive are taken as they are, `/etc/x` and `../x` too."""
+    """Return whether names in an archive are used unchanged, even `/etc/x` and `../x`."""
     if name == "unzip":
         return any(re.match(r"-[A-Za-z]*:", arg) for arg in args)
-    if name not in _TARS:
+    if name not in TARS:
         return False
-    letters = "".join(
-        [arg for arg in args[:1] if _TAR_LETTERS.match(arg)] + [a for a in args if re.match(r"-[A-Za-z]", a)]
-    )
-    extracts = "x" in letters or bool({"--extract", "--get"} & set(args))
-    return extracts and ("P" in letters or any(arg.startswith("--absolute-") for arg in args))
+    letters = tar_letters(args)
+    return "x" in letters and ("P" in letters or any(arg.startswith("--absolute-") for arg in args))
 
 
 def _git_targets(args: Sequence[str]) -> list[str]:
@@ -107,37 +89,37 @@ def _git_targets(args: Sequence[str]) -> list[str]:
 
 
 def _compressed(args: Sequence[str]) -> list[str]:
-    """`gzip f` puts f.gz in the place of f, unless it only prints, tests or lists."""
+    """`gzip f` replaces f by f.gz, unless it only prints, tests or lists."""
     if any(re.match(r"-[A-Za-z0-9]*[ctl]|--(?:stdout|to-stdout|test|list)\Z", arg) for arg in args):
         return []
     return operands(args, grammar_of("gzip"))
 
 
 def _all(program: str = "") -> _Targets:
-    """Every operand."""
+    """Return a function for a program that writes all of its operands."""
     grammar = grammar_of(program)
     return lambda args: operands(args, grammar)
 
 
 def _from(start: int, end: int | None = None, program: str = "") -> _Targets:
-    """Some of the operands."""
+    """Return a function for a program that writes the operands from `start` to `end`."""
     grammar = grammar_of(program)
     return lambda args: operands(args, grammar)[start:end]
 
 
 def _values(*options: str) -> _Targets:
-    """The values of these options."""
+    """Return a function for a program that writes the values of these options."""
     return lambda args: values_of(args, *options)
 
 
-_SHOWS_KEY = compiled_later(r"-[vq]*[lyBLF]")
-_SHOWS_OR_QUIET = compiled_later(r"-[lyBLFEvqf]+\Z")
+_SHOWS_KEY = lazy_pattern(r"-[vq]*[lyBLF]")
+_SHOWS_OR_QUIET = lazy_pattern(r"-[lyBLFEvqf]+\Z")
 _TARGETS: dict[str, _Targets] = {
     **dict.fromkeys(names("tee sponge rmdir rm unlink srm ed ex"), _all()),
     **{name: _all(name) for name in names("truncate fallocate touch mkdir shred mkfifo setfacl")},
     **dict.fromkeys(names("cp install ln"), _destination),
     "mv": _moved,
-    **dict.fromkeys(names("sed gsed perl ruby"), _in_place),
+    **dict.fromkeys(SEDS | {"perl", "ruby"}, _in_place),
     "rsync": _from(-1, program="rsync"),
     "scp": _from(-1, program="scp"),
     "dd": lambda args: [arg[3:] for arg in args if arg.startswith("of=")],
@@ -145,7 +127,7 @@ _TARGETS: dict[str, _Targets] = {
     "chmod": lambda args: _from(1)(_without_mode(args)) or _from(1)(args),
     **dict.fromkeys(names("chown chgrp chattr"), _from(1)),
     "patch": lambda args: _from(0, 1, "patch")(args) + values_of(args, "-o", "--output", "-d", "--directory"),
-    **dict.fromkeys(_TARS, _tar_targets),
+    **dict.fromkeys(TARS, _tar_targets),
     "cpio": _values("-D", "--directory"),
     "mktemp": _values("-p", "--tmpdir"),
     "zip": _from(0, 1, "zip"),
@@ -167,13 +149,13 @@ _TARGETS: dict[str, _Targets] = {
 
 
 def _only_shows_keys(args: Sequence[str]) -> bool:
-    """Whether `ssh-keygen` prints a key, its fingerprint, a certificate, or a known host."""
+    """Return whether `ssh-keygen` only prints a key, its fingerprint, a certificate or a known host."""
     options = [arg for arg in args if arg.startswith("-")]
     return any(map(_SHOWS_KEY.match, options)) and all(map(_SHOWS_OR_QUIET.match, options))
 
 
 def _without_mode(args: Sequence[str]) -> list[str]:
-    """`chmod -x file`: the mode looks like an option, so there seems to be one operand less."""
+    """Return the arguments of `chmod` with a mode such as `-x`, which looks like an option, replaced by a number."""
     mode = next((at for at, arg in enumerate(args) if re.match(r"-[rwxXst]+\Z", arg)), None)
     return ["0" if at == mode else arg for at, arg in enumerate(args)]
 
@@ -182,11 +164,11 @@ WRITERS = frozenset(_TARGETS)
 
 
 def targets(name: str, args: Sequence[str]) -> list[str]:
-    """Paths that this program writes, creates, changes or removes."""
+    """Return the paths that this program writes, creates, changes or removes."""
     return _TARGETS[name](args) if name in _TARGETS else []
 
 
-_GIT_KEYS = compiled_later(
+_GIT_KEYS = lazy_pattern(
     r"(?i)(?:core\.(?:pager|editor|sshcommand|fsmonitor|hookspath|gitproxy|askpass|alternaterefscommand|worktree)|alias\..*"
     r"|pager\..*|diff\.(?:external|.*\.(?:command|textconv))|difftool\..*|mergetool\..*|merge\..*\.driver|filter\..*"
     r"|credential.*\.helper|gpg\..*program|gpg\.program|sequence\.editor|protocol\..*\.allow|uploadpack\.packobjectshook"
@@ -206,7 +188,7 @@ def _git_hides(args: Sequence[str]) -> bool:
             keys = [each for each in args[at + 1 :] if not each.startswith("-") and each != "set"]
             if len(keys) > 1 and _GIT_KEYS.match(keys[0]) and keys[1] not in TAME_PROGRAMS and not _is_store(keys):
                 return True
-        # Git takes any prefix of a long option that is unique.
+        # Git accepts any unambiguous beginning of a long option.
         if re.match(r"--upl|--rece|--exec-p|--exec=|--open-f|--ext-d", arg) and "rebase" not in args:
             return True
         if arg.startswith("--template=") or "ext::" in arg or (arg.startswith("-O") and "grep" in args):
@@ -217,24 +199,24 @@ def _git_hides(args: Sequence[str]) -> bool:
 
 
 def _is_store(keys: Sequence[str]) -> bool:
-    """`git config credential.helper store` names a helper that comes with Git."""
+    """Return whether the value is a credential helper that comes with Git: `git config credential.helper store`."""
     return keys[0].startswith("credential") and keys[1] in ("cache", "store", "osxkeychain", "manager")
 
 
-_SED_RUNS = compiled_later(
+_SED_RUNS = lazy_pattern(
     r"(?:\A|[;{}\n])\s*(?:\d+|\$|/(?:[^/\\]|\\.)*/)?(?:,(?:\d+|\$|/(?:[^/\\]|\\.)*/))?\s*!?\s*(?:e(?:[\s;./]|\Z)|[wW]\s*(?:/|\.\./))"
     r"|(?:\A|[;{}\n/\d$,!\s])s([^\w\s\\])(?:(?!\1)[^\\]|\\.)*\1(?:(?!\1)[^\\]|\\.)*\1[gIiMmp\d]*e"
     r"|(?:\A|[;{}\n/\d$,!\s])s([^\w\s\\])(?:(?!\2)[^\\]|\\.)*\2(?:(?!\2)[^\\]|\\.)*\2[gIiMmp\d]*w\s*(?:/|\.\./)",
     re.DOTALL,
 )
-_AWK_RUNS = compiled_later(
+_AWK_RUNS = lazy_pattern(
     r"\bsystem\s*\(|\|&?\s*getline|\|&?\s*\"|\"\s*\|&?|>>?\s*\"?(?:/|\.\./)|@load|\binet\b|close\s*\("
 )
-_SHELL_OUT = compiled_later(r"!|\bsystem\b|\bshell\b|\bpython\b|\bpy3?\b|\blua\b|\bperl\b|\bcall\b|\bsource\b|\bterm")
+_SHELL_OUT = lazy_pattern(r"!|\bsystem\b|\bshell\b|\bpython\b|\bpy3?\b|\blua\b|\bperl\b|\bcall\b|\bsource\b|\bterm")
 
 
 def _any(pattern: str) -> Callable[[Sequence[str]], bool]:
-    compiled = compiled_later(pattern)
+    compiled = lazy_pattern(pattern)
     return lambda args: any(map(compiled.match, args))
 
 
@@ -244,12 +226,11 @@ def _editor(args: Sequence[str]) -> bool:
 
 
 def _sed(args: Sequence[str]) -> bool:
-    scripts = values_of(args, "-e", "--expression") or operands(args, grammar_of("sed"))[:1]
-    return "--sandbox" not in args and any(_SED_RUNS.search(script) for script in scripts)
+    return "--sandbox" not in args and any(map(_SED_RUNS.search, sed_scripts(args)))
 
 
 def _statements(pattern: str) -> Callable[[Sequence[str]], bool]:
-    compiled = compiled_later(pattern, re.IGNORECASE)
+    compiled = lazy_pattern(pattern, re.IGNORECASE)
     return lambda args: any(map(compiled.search, args))
 
 
@@ -274,9 +255,7 @@ def _make(args: Sequence[str]) -> bool:
 
 _HIDING: dict[str, Callable[[Sequence[str]], bool]] = {
     "git": _git_hides,
-    "tar": _tar,
-    "bsdtar": _tar,
-    "gtar": _tar,
+    **dict.fromkeys(TARS, _tar),
     "rsync": _rsync,
     "ssh": _statements(r"(?:proxy|local|knownhosts|permitlocal)command|proxyusefdpass|\Aext::|pkcs11provider"),
     "scp": _statements(r"(?:proxy|local|knownhosts|permitlocal)command|\A-S"),
@@ -284,16 +263,11 @@ _HIDING: dict[str, Callable[[Sequence[str]], bool]] = {
     "ssh-keygen": _any(r"-D|-w"),
     "ssh-add": _any(r"-s\Z"),
     "find": _any(r"-(?:fprintf|fprint0?|fls)\Z"),
-    "vim": _editor,
-    "vi": _editor,
-    "nvim": _editor,
-    "view": _editor,
-    "ex": _editor,
+    **dict.fromkeys(names("vim vi nvim view ex"), _editor),
     "emacs": _any(r"--?(?:eval|execute|funcall|load)|-[fl]\Z"),
     "less": _any(r"\+|--?(?:lesskey)"),
     "man": _any(r"-[PH]|--(?:pager|html)"),
-    "sed": _sed,
-    "gsed": _sed,
+    **dict.fromkeys(SEDS, _sed),
     "zip": _any(r"-TT|--unzip-command"),
     "sort": _any(r"--compress-prog"),
     "make": _make,
@@ -332,21 +306,20 @@ _HIDING: dict[str, Callable[[Sequence[str]], bool]] = {
 
 _ESCAPING = names("ed ex vi vim dc ftp mail gdb")
 """Programs that run the rest of an input line that begins with `!`."""
-_AWKS = names("awk gawk mawk nawk")
-SUBSCRIPT = compiled_later(r"\w\[[^\]]*(?:\$\(|`)")
-"""A subscript that runs something, wherever the name it belongs to is evaluated."""
+SUBSCRIPT = lazy_pattern(r"\w\[[^\]]*(?:\$\(|`)")
+"""A subscript that runs a command whenever the variable is evaluated."""
 _EVALUATORS = names("test [ let declare typeset local export readonly read printf unset mapfile readarray wait")
-"""Builtins that take a variable's name, and run what is in its subscript: `test -v 'a[$(rm x)]'`."""
-PARTICULAR = _TARS | {"unzip"} | _EVALUATORS | _AWKS | _ESCAPING | frozenset(_HIDING)
+"""Builtins that evaluate the name of a variable and run the commands in its subscript: `test -v 'a[$(rm x)]'`."""
+PARTICULAR = TARS | {"unzip"} | _EVALUATORS | AWKS | _ESCAPING | frozenset(_HIDING)
 INLINE_CODE = {"other": ("shell.inline-code", "shell.unread-code"), "plain": ("shell.inline-code",)}
-"""By a language other than Bash and Python, the traits of code in it; "plain" only computes and prints."""
+"""Traits of code in a language other than Bash and Python; "plain" code only computes and prints."""
 
 
 def particular(name: str, args: Sequence[str], fed: str | None) -> Iterator[str]:
-    """The traits of a program in `PARTICULAR`, which may run something because of its options, arguments or input."""
+    """Yield the traits of a program in `PARTICULAR`: what its options, arguments or input may make it run."""
     if name in _HIDING and _HIDING[name](args):
         yield "shell.hidden-option"
-    if (name in _ESCAPING and fed is not None and "!" in fed) or (name in _AWKS and _awk_runs(args)):
+    if (name in _ESCAPING and fed is not None and "!" in fed) or (name in AWKS and _awk_runs(args)):
         yield from INLINE_CODE["other"]
     if name in _EVALUATORS and any(map(SUBSCRIPT.search, args)):
         yield "shell.dynamic-code"
@@ -355,8 +328,8 @@ def particular(name: str, args: Sequence[str], fed: str | None) -> Iterator[str]
 
 
 def _awk_runs(args: Sequence[str]) -> bool:
-    """Whether an awk program starts commands or writes files, or is not known at all."""
-    # Every argument is looked at: which of them are programs depends on options that differ from one awk to another.
+    """Return whether an awk program starts commands or writes files, or isn't known."""
+    # All arguments are searched: which of them are programs depends on options that differ between awks.
     if any(map(_AWK_RUNS.search, args)):
         return True
     from_file = any(arg.startswith(("-f", "--file")) for arg in args)
@@ -369,7 +342,7 @@ DATABASES = names("""
     psql mysql mariadb sqlite3 sqlite mongosh mongo redis-cli valkey-cli sqlcmd sqlplus clickhouse clickhouse-client
     cqlsh duckdb influx pgcli mycli usql bq
 """)
-"""Clients that take statements on standard input as well as in an option."""
+"""Clients that execute statements from standard input as well as from an option."""
 _STATEMENTS = {
     "psql": ("-c", "--command"),
     "mysql": ("-e", "--execute"),
@@ -377,15 +350,15 @@ _STATEMENTS = {
     "sqlite3": 1,
     "redis-cli": 0,
 }
-"""Where the statements are: in these options, or in the operands after so many others."""
-_FROM_ELSEWHERE = compiled_later(r"(?i)\\|\bsource\b")
-"""A statement that reads others: `\\i -`, `source /dev/stdin`."""
+"""Where a client's statements are: in the values of these options, or in the operands after the first N."""
+_FROM_ELSEWHERE = lazy_pattern(r"(?i)\\|\bsource\b")
+"""A statement that executes a file: `\\i -`, `source /dev/stdin`."""
 
 
 def takes_statements(name: str, args: Sequence[str]) -> bool:
-    """Whether a client obeys its input: not where everything it is to do stands on its command line.
+    """Return whether a client executes statements from its input. It doesn't if they are all on its command line.
 
-    An option that isn't known here may take the next word, whatever that looks like, so then nothing is sure.
+    An option that isn't listed may take any next word as its value, so in that case the answer is True.
     """
     if name not in DATABASES:
         return False
@@ -408,16 +381,18 @@ def takes_statements(name: str, args: Sequence[str]) -> bool:
     return not (stated or (isinstance(places, int) and others > places))
 
 
-# Programs that run what a file of the project says
+# Programs that run commands from a file of the project
 
 
 class Runner(NamedTuple):
+    """How a program finds the files that say what it runs ("plans")."""
+
     plans: tuple[str, ...] = ()
-    """The files it looks for, where none is named."""
+    """The files that it reads if the command line names none."""
     named_by: tuple[str, ...] = ()
-    """The options that name one."""
+    """The options that name such a file."""
     enters: tuple[str, ...] = ()
-    """The options that name a directory to begin in."""
+    """The options that name the directory to start in."""
     operands: bool = False
     """Whether its operands are such files."""
 
@@ -453,7 +428,7 @@ RUNNERS: dict[str, Runner] = {
     "cmake": Runner(("CMakeLists.txt",), ("-P",)),
     "java": Runner((), ("-jar",)),
     "bats": Runner(operands=True),
-    # What these run is neither one file nor named: hooks, tests, modules of the project.
+    # These run files that no argument names: hooks, tests and modules of the project.
     **dict.fromkeys(
         ("run-parts", "git", "go", "uv", "pytest", "pre-commit", "gunicorn", "uvicorn", "flask", "celery", "alembic"),
         Runner(),
@@ -462,7 +437,7 @@ RUNNERS: dict[str, Runner] = {
 
 
 def plans(name: str, args: Sequence[Word]) -> Iterator[tuple[Word, str]]:
-    """The files that say what `make`, `npm` and their like will run, each with the directory where it is looked for."""
+    """Yield the files that define what `make`, `npm` and similar programs run, each with its directory."""
     runner = RUNNERS.get(name)
     if runner is None:
         return

@@ -8,11 +8,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from ...lib.patterns import pattern as compiled_later
-from ..facts import UNKNOWN, Fact, Function, Searched, Trait, Unbound, normal
-from .commands import CHDIR, MAX_DEPTH, Commands, Deferred, Feed, Place, Work
+from ...lib.patterns import lazy_pattern
+from ..facts import MAX_DEPTH, UNKNOWN, Fact, Function, Searched, Trait, Unbound, normal, position
+from .commands import CHDIR, Commands, Deferred, Feed, Place, Work
 from .programs import KNOWN_COMMANDS, SUBSCRIPT, is_network_path
-from .source import HEREDOC_PATH, Heredoc, Source, parseable, position, prepare
+from .source import HEREDOC_PATH, Heredoc, Source, parseable, prepare
 from .sums import WHY
 from .variables import (
     EXPANSION,
@@ -45,12 +45,12 @@ if TYPE_CHECKING:
     from tree_sitter import Node, Parser
 
 MAX_NESTING = 50
-"""Levels of parentheses, substitutions and blocks that are followed."""
+"""Maximum number of nested parentheses, substitutions and blocks that are read."""
 MAX_FACTS = 5000
 MAX_NODES = 200_000
 
 Items = Sequence["Node | Callable[[], None]"]
-"""What to visit next: parts of the tree, and things to do between them."""
+"""What to visit next: nodes of the tree, and functions to call between them."""
 
 
 def read(
@@ -67,14 +67,14 @@ def read(
     environment: Mapping[str, str] | None = None,
     given: tuple[Word, ...] = (),
 ) -> list[Fact]:
-    """The facts of a script.
+    """Return the facts of a script.
 
-    `params` are its `$0`, `$1` …; `feed` is its standard input; `environment` the variables it begins with; `constants`
-    whether variables keep known values; `work` what may still be spent on reading. `given`: arguments of the request,
-    any of which an unknown word may be; what is found with those is added.
+    `params`: its `$0`, `$1` …. `feed`: its standard input. `environment`: the variables that it starts with.
+    `constants`: whether to track the values of variables. `work`: the budget for reading. `given`: arguments of the
+    request; an unknown word may be any of them, and the facts for each of these cases are added.
 
-    Of a script inside another one, `place` is where it stands there, `shared` what is known of the other's variables,
-    and `deferred` takes the commands that depend on the other's arguments.
+    For a script inside another one, `place` is its position there, `shared` the variables of the outer script, and
+    `deferred` receives the commands that depend on arguments of the outer script.
     """
     if depth > MAX_DEPTH:
         line, column, text = place or (0, 0, "")
@@ -113,24 +113,24 @@ def parse(data: bytes) -> Node:
 
 
 # A name that is not being expanded may be one that is being set: `x=1`, `read x`, `for x in`, `((x++))`.
-_MENTION = compiled_later(r"(?<![\w$])(?<!\$\{)([A-Za-z_]\w*)|\$\{([A-Za-z_]\w*):?=")
-_DESCRIPTOR = compiled_later(r"(?:\d+|\{\w+\})\Z")
-_DUPLICATED = compiled_later(r"(?:\d+-?|-)\Z")
-"""What stands after `>&` to name a descriptor."""
-_PRINTS = compiled_later(r"[\\'\"]*(?:echo|printf|cat|tee|find)\b")
-_LIVE = compiled_later(r"(?<!\\)(?:\\\\)*(?:\$\(|`|[<>]\()")
+_MENTION = lazy_pattern(r"(?<![\w$])(?<!\$\{)([A-Za-z_]\w*)|\$\{([A-Za-z_]\w*):?=")
+_DESCRIPTOR = lazy_pattern(r"(?:\d+|\{\w+\})\Z")
+_DUPLICATED = lazy_pattern(r"(?:\d+-?|-)\Z")
+"""What follows `>&` if that names a descriptor."""
+_PRINTS = lazy_pattern(r"[\\'\"]*(?:echo|printf|cat|tee|find)\b")
+_LIVE = lazy_pattern(r"(?<!\\)(?:\\\\)*(?:\$\(|`|[<>]\()")
 """The beginning of a substitution."""
 _REDIRECTS = frozenset({"file_redirect", "herestring_redirect", "heredoc_redirect"})
 _NOT_CODE = frozenset({"raw_string", "comment", "ansi_c_string", "string_content", "heredoc_body"})
 _WORDS = frozenset({"string", "simple_expansion", "concatenation", "command_name"})
-# Without one of these a word holds no substitution, and no operator of an arithmetic expression either.
-_LIVELY = compiled_later(r"[(`<>\[{]")
-_RUNS_SOMETHING = compiled_later(
+# A word without any of these contains no substitution and no operator of arithmetic.
+_LIVELY = lazy_pattern(r"[(`<>\[{]")
+_RUNS_SOMETHING = lazy_pattern(
     rf"[(`]|\[\$'|\$\[|\$\{{!|\$\{{\w+(?:\[|:[^-=?+])|{EXPANSION.pattern}|{re.escape(HEREDOC_PATH)}"
 )
-_REFERENCE = compiled_later(r"-[A-Za-z]*n")
-_NUMERIC = compiled_later(r"-[A-Za-z]*[in]")
-_QUOTED_SUBSTITUTION = compiled_later(r"'[^']*(?:\$\(|`)|\$'")
+_REFERENCE = lazy_pattern(r"-[A-Za-z]*n")
+_NUMERIC = lazy_pattern(r"-[A-Za-z]*[in]")
+_QUOTED_SUBSTITUTION = lazy_pattern(r"'[^']*(?:\$\(|`)|\$'")
 
 
 def redirections(node: Node) -> list[Node]:
@@ -138,7 +138,7 @@ def redirections(node: Node) -> list[Node]:
 
 
 class _Reader(Commands):
-    """One walk over one script."""
+    """Reads one script, walking once over its tree."""
 
     def __init__(
         self,
@@ -153,18 +153,18 @@ class _Reader(Commands):
         super().__init__(depth, feed, constants=constants, work=work)
         self.source = source
         self.place = place
-        """The position of all facts, if the script is part of another one."""
+        """The position of all facts if the script is inside another one."""
         self.data = parseable(source.text)
         self.ascii = source.text.isascii()
         self.verbatim = self.ascii and len(source.starts) == 1
-        """Whether positions in the text that was parsed are those in the original."""
+        """Whether positions in the parsed text are those in the original."""
         self.functions: set[str] = set()
         self.summed = 0
-        """Where the last arithmetic that was looked at ends."""
+        """The end of the last arithmetic that was checked."""
         self.attached: dict[int, list[Node]] = {}
-        """Redirections of commands that come further on, by node."""
+        """Redirections of commands that are still to come, by the id of the command's node."""
         self.saved: list[Variables] = []
-        """The variables as they were at the beginning of each scope that is open, innermost last."""
+        """The variables at the beginning of each open scope, innermost last."""
 
     def start(self, params: tuple[Word, ...], given: tuple[Word, ...] = ()) -> None:
         self.called[""] = dict.fromkeys(filter(None, (params[1:], given)))
@@ -212,13 +212,13 @@ class _Reader(Commands):
             if len(self.facts) > MAX_FACTS or visited > MAX_NODES or self.work.left <= 0:
                 self.trait("source.too-large", self.at(item))
                 return
-            # A handler reports its node; what it returns is visited next, in that order.
+            # A handler reports its node and returns what to visit next, in order.
             parts = _HANDLERS.get(item.type, _Reader.other)(self, item)
             visited += len(parts)
             stack += [part for part in reversed(parts) if callable(part) or self.is_telling(part)]
 
     def is_telling(self, node: Node) -> bool:
-        """Whether a node is worth a visit: most are keywords, punctuation and words in which nothing runs."""
+        """Return whether to visit a node: most are keywords, punctuation and words that run nothing."""
         kind = node.type
         if kind in _HANDLERS:
             return True
@@ -238,13 +238,13 @@ class _Reader(Commands):
         if node.is_missing:
             self.trait("shell.parse-error", self.at(node))
         elif _LIVE.search(text := self.text(node)):
-            # A word the parser sees no structure in, which holds a substitution all the same: that is read.
+            # The parser sees no structure in this word, although it contains a substitution, which is read here.
             self.trait("shell.parse-error", self.at(node))
             self.nested("shell", f": {text}", self.at(node), "$(")
         return ()
 
     def scoped(self, *items: Node, branch: bool) -> Items:
-        """Visit with the variables of this point; afterwards they are as before, or (for a branch) either way."""
+        """Visit nodes in a scope: afterwards variables have their old values or, after a branch, old or new ones."""
         if len(self.saved) >= MAX_NESTING:
             self.trait("source.too-deep", self.at(items[0]))
             return ()
@@ -269,7 +269,7 @@ class _Reader(Commands):
     def substitution(self, node: Node) -> Items:
         text = self.text(node)
         if text.startswith("`") and "\\" in text:
-            # Inside backquotes a backslash protects once more; the grammar doesn't know, Bash does.
+            # Inside backquotes Bash removes one more level of backslashes, which the grammar doesn't do.
             self.trait("shell.operator", self.at(node))
             self.nested("shell", re.sub(r"\\([$`\\])", r"\1", text[1:-1]), self.at(node), "`")
             return ()
@@ -278,14 +278,15 @@ class _Reader(Commands):
         return self.scoped(*node.children, branch=False)
 
     def branches(self, node: Node) -> Items:
-        """if, case, &&, ||: each part may or may not run, and doesn't see what another part set."""
+        """Handle `if` and `case`: each part may run or not, so after it a variable may have its old or new value."""
         items: list[Node | Callable[[], None]] = []
         for child in node.children:
             items += self.scoped(child, branch=True) if child.is_named and items else [child]
         return items
 
     def sequence(self, node: Node) -> Items:
-        """`a && b && c` is a tree that leans left, as deep as it is long: read it as the list that it is."""
+        """Handle `a && b && c`, which is parsed as a tree as deep as the list is long: read it as a list. Each part
+        after the first may run or not."""
         parts: list[Node] = []
         while node.type == "list":
             parts += reversed(node.children[1:])
@@ -302,7 +303,7 @@ class _Reader(Commands):
             self.sums.computes(self.text(node).partition("))")[0].removeprefix("for"), self.at(node))
 
         def start() -> None:
-            # The second round sees what the first one set.
+            # The second iteration sees the variables that the first one set.
             self.forget_mentioned(node)
             given = [UNKNOWN]
             if variable is not None and not values:
@@ -330,11 +331,11 @@ class _Reader(Commands):
         return mentioned
 
     def lasting(self) -> Variables:
-        # What runs later can count on a value only if it is set once, and before this.
+        # A command that runs later can rely on a value only if it is set once, and before this point.
         known = self.variables.values.items()
         once = {name: values for name, values in known if self.mention_counts[name] == 1}
         if "PWD" in self.variables.values and not CHDIR & self.mention_counts.keys():
-            once["PWD"] = self.variables.values["PWD"]  # nothing goes elsewhere
+            once["PWD"] = self.variables.values["PWD"]  # nothing changes the directory
         return Variables(once)
 
     @functools.cached_property
@@ -358,7 +359,7 @@ class _Reader(Commands):
         def enter() -> None:
             self.volatile |= self.forget_mentioned(node)
             before.append((self.variables.copy(), self.feed))
-            self.variables, self.feed = self.lasting(), self.own_feed  # wherever it will be called from
+            self.variables, self.feed = self.lasting(), self.own_feed  # it may be called from anywhere
             outer.append(self.function_name)
             self.function_name = name
 
@@ -384,7 +385,7 @@ class _Reader(Commands):
             def take_and_give() -> None:
                 self.feed = made[-1] if made else outer
                 if segment == segments[-1]:
-                    return  # nobody in here takes what it prints
+                    return  # nothing in this pipeline reads its output
                 makers = command_names(self.text(segment)) | (made[-1].makers if made else frozenset())
                 made.append(Feed(self.output(segment), makers))
 
@@ -399,11 +400,11 @@ class _Reader(Commands):
         return [*items, leave]
 
     def statement(self, node: Node) -> Items:
-        """A statement with redirections after it."""
+        """Handle a statement with redirections after it."""
         body = node.child_by_field_name("body")
         redirects = redirections(node)
         rest = [child for child in node.children if child not in redirects and child != body]
-        # The grammar hangs the redirection of `a && b > f` on the whole list; Bash gives it to b.
+        # In `a && b > f` the grammar attaches the redirection to the whole list, but Bash applies it to b.
         last = body
         while last is not None and last.type in ("list", "pipeline", "negated_command"):
             last = last.named_children[-1]
@@ -446,7 +447,7 @@ class _Reader(Commands):
         if name != "find":
             return echoed(body, expander)
         words = expander.line(text) if LINE.match(text) else [word for part in parts for word in expander.words(part)]
-        # Not the exact output, but the directories it lies in: enough to judge `find / | xargs rm`.
+        # Not the exact output, but the directories of the results: enough to judge `find / | xargs rm`.
         return " ".join(search_roots([word.text for word in words[1:]]))
 
     def redirected(self, redirects: Iterable[Node]) -> Feed | None:
@@ -469,13 +470,13 @@ class _Reader(Commands):
             return self.heredoc(word.text)
         if word.makers:
             return Feed(word.content, word.makers)
-        # Like the same file as an operand: only what this script itself wrote there is known, or suspect.
+        # As with a file given as an operand, only content that this script wrote is known.
         path = normal(word.text, self.cwd())
         text = self.files.get(path, "" if UNKNOWN not in path else None)
         return Feed(text, file=self.file(word, "script", (), self.at(redirect)))
 
     def heredoc(self, path: str) -> Feed:
-        """The text of a here-document, with UNKNOWN for what it expands."""
+        """Return a here-document as input, with UNKNOWN for the parts that are expanded to unknown values."""
         document = self.document(path)
         if document is None:
             return Feed(None)
@@ -491,7 +492,7 @@ class _Reader(Commands):
         return Feed(word.text, word.makers - {""})
 
     def written(self, redirects: Iterable[Node], writer: Node | None = None, *, quiet: bool = False) -> list[str]:
-        """The paths that redirections write to; what is known of their new content is remembered."""
+        """Return the paths that redirections write to, and remember their new content if it is known."""
         paths: dict[str, bool] = {}
         for redirect in redirects:
             destination = redirect.child_by_field_name("destination")
@@ -516,7 +517,7 @@ class _Reader(Commands):
         return list(paths)
 
     def redirect(self, node: Node) -> Sequence[Node]:
-        """What a here-document runs on the way is read where its redirection stands."""
+        """Read the commands that are substituted in a here-document, at the position of its redirection."""
         destination = node.child_by_field_name("destination")
         path = self.text(destination) if destination is not None else ""
         document = self.document(path) if path.startswith(HEREDOC_PATH) else None
@@ -537,7 +538,7 @@ class _Reader(Commands):
         return node.children
 
     def assign(self, node: Node, command: str = "", *, exported: bool = False) -> None:
-        """`name=value`, for the rest of the script or only for the command it stands before."""
+        """Handle `name=value`, for the rest of the script or only for the command after it."""
         name_node, value_node = node.child_by_field_name("name"), node.child_by_field_name("value")
         if name_node is None:
             return
@@ -547,7 +548,7 @@ class _Reader(Commands):
         self.work.spend(10 * sum(len(word.text) for value in values for word in value))
         self.hook(any(is_hook(name, merge(value).text, raw, command) for value in values if value), node)
         if any(SUBSCRIPT.search(word.text) or sum_sets_hook(word.text) for value in values for word in value):
-            self.trait("shell.dynamic-code", self.at(node))  # arithmetic does what the value of a variable says
+            self.trait("shell.dynamic-code", self.at(node))  # arithmetic evaluates the value of a variable
         if any(UNKNOWN in word.text for value in values for word in value):
             self.sums.gives(name, raw)
         if name in SEARCHES:
@@ -570,7 +571,7 @@ class _Reader(Commands):
         self.set(name, [a + b if array else (merge((*a[:1], *b[:1]), ""),) for a, b in pairs])
 
     def values(self, node: Node) -> list[Value]:
-        """Everything the right side of an assignment may turn out to be."""
+        """Return all values that the right side of an assignment may have."""
 
         def one(expander: Expander) -> Value:
             if node.type == "array":
@@ -584,7 +585,7 @@ class _Reader(Commands):
         return values
 
     def declaration(self, node: Node) -> Items:
-        """export, declare, local, readonly, typeset, unset: a command and assignments at once."""
+        """Handle export, declare, local, readonly, typeset and unset: a command that contains assignments."""
         words = [Word(self.text(node.children[0]))]
         parts: list[Node] = []
         refers = False
@@ -604,7 +605,7 @@ class _Reader(Commands):
                 self.variables.forget(words[-1].text.partition("=")[0])
                 if any(_NUMERIC.match(word.text) for word in words[-MAX_FIELDS:]):  # `declare -i n=$x`
                     self.sums.computes(self.text(node), self.at(node))
-                # In a function it has no value from here on, and programs are looked for in the current directory.
+                # `local PATH` has no value: from here on, programs are searched for in the current directory.
                 self.hook(words[-1].text == "PATH" and words[0].text in ("local", "declare", "typeset"), child)
         self.run(tuple(words), self.at(node), self.written(redirections(node)))
         return parts
@@ -612,9 +613,9 @@ class _Reader(Commands):
     # Commands
 
     def simple(self, node: Node) -> Items:
-        """One simple command, for every value its variables may have."""
+        """Handle a simple command, for all values that its variables may have."""
         text, redirects = self.text(node), self.attached.pop(node.id, [])
-        # Not with a redirection that follows at once: its descriptor may stand in here as a word.
+        # Not with a redirection directly after it: its descriptor may be part of this text.
         adjoined = redirects and redirects[0].start_byte == node.end_byte
         if LINE.match(text) and not adjoined and not node.has_error:
             self.perform(node, self.readings(lambda expander: expander.line(text)), redirects)
@@ -625,7 +626,7 @@ class _Reader(Commands):
             kind = child.type
             (prefixes if kind == "variable_assignment" else redirects if kind in _REDIRECTS else parts).append(child)
         if redirects:
-            # In `bash 0<f` and `exec {fd}<f` the grammar takes the descriptor for an argument.
+            # In `bash 0<f` and `exec {fd}<f` the grammar parses the descriptor as an argument.
             starts = {redirect.start_byte for redirect in redirects}
             parts = [p for p in parts if not (p.end_byte in starts and _DESCRIPTOR.match(self.text(p)))]
         for prefix in prefixes:
@@ -633,13 +634,13 @@ class _Reader(Commands):
         readings = self.readings(lambda expander: tuple([word for part in parts for word in expander.words(part)]))
         self.perform(node, readings, redirects)
         if not _RUNS_SOMETHING.search(text) and not node.has_error:
-            return ()  # nothing in it runs anything: most commands end here
-        # Its own assignments are not for the rest of the script, so only what is inside them is visited.
+            return ()  # like most commands, it contains no substitution
+        # The assignments before a command don't apply to the rest of the script, so only their parts are visited.
         inside = [child for prefix in prefixes for child in prefix.children]
         return inside + [child for child in node.children if child.type != "variable_assignment"]
 
     def perform(self, node: Node, readings: Sequence[tuple[Word, ...]], redirects: Sequence[Node]) -> None:
-        """Run a command in each of its readings, with its redirections in place."""
+        """Report a command in each of its readings, with its redirections."""
         outer, writes = self.feed, []
         if redirects:
             self.feed = self.redirected(redirects) or outer
@@ -647,12 +648,12 @@ class _Reader(Commands):
         at = self.at(node)
         for words in dict.fromkeys(readings) if len(readings) > 1 else readings:
             self.run(words, at, writes)
-        # `exec < file` is for the rest of the script.
+        # `exec < file` applies to the rest of the script.
         lasts = redirects and all(len(words) == 1 and words[0].text == "exec" for words in readings)
         self.feed = self.feed if lasts else outer
 
     def readings(self, one: Callable[[Expander], tuple[Word, ...]]) -> list[tuple[Word, ...]]:
-        """What a command's words may be; `one` expands them for one choice of values."""
+        """Return all readings of a command's words. `one` expands the words for one choice of values."""
         first = Expander(self.variables)
         readings = [one(first)]
         if not first.seen and not first.prompts:
@@ -669,7 +670,7 @@ class _Reader(Commands):
         return readings
 
     def test(self, node: Node) -> Items:
-        """`[[ 'a[$(rm x)]' -eq 0 ]]`: an arithmetic comparison runs the subscript, quoted or not."""
+        """Handle a test. In `[[ 'a[$(rm x)]' -eq 0 ]]` the comparison runs the subscript, although it is quoted."""
         if SUBSCRIPT.search(self.text(node)):
             self.trait("shell.dynamic-code", self.at(node))
         if self.text(node).startswith("[["):
@@ -677,7 +678,7 @@ class _Reader(Commands):
         return node.children
 
     def subscript(self, node: Node) -> Items:
-        """`${a['$(rm x)']}`: a subscript is read as if in double quotes, so single ones in it protect nothing."""
+        """Handle a subscript. Bash reads it as if in double quotes, so `${a['$(rm x)']}` runs rm."""
         if _QUOTED_SUBSTITUTION.search(self.text(node)):
             self.trait("shell.dynamic-code", self.at(node))
         if (index := node.child_by_field_name("index")) is not None and self.text(index) not in ("@", "*"):
@@ -685,10 +686,10 @@ class _Reader(Commands):
         return self.sum(node)
 
     def failed(self, node: Node) -> Items:
-        """The parser gave up here. Whatever looks like a command in it is reported as one."""
+        """Handle text that the parser couldn't parse: report whatever looks like a command."""
         at, text = self.at(node), self.text(node)
         self.trait("shell.parse-error", at)
-        # `{rm,-rf,/}` as a command's name: the grammar takes the brace for a group.
+        # If a command begins with `{rm,-rf,/}`, the grammar takes the brace for a group.
         if found := re.match(r"\{[^\s{};&|]*[,.][^\s;&|]*", text):
             words = [Word(word, built=True) for word in expand_braces(found.group())]
             self.run((*words, *(Word(rest) for rest in text[found.end() :].split()[:MAX_FIELDS])), at)
@@ -698,10 +699,10 @@ class _Reader(Commands):
                 self.run(plain, at)
         return node.children
 
-    # Arithmetic and expansions that set a variable on the way
+    # Arithmetic, and expansions that set a variable
 
     def sum(self, node: Node) -> Sequence[Node]:
-        """Arithmetic. Its parts are parts of the text that was looked at already: a long sum is a deep tree."""
+        """Handle arithmetic. Each part of a long sum is a node, too, but the text is checked only once."""
         if node.end_byte > self.summed:
             self.summed = node.end_byte
             self.hook(sum_sets_hook(self.text(node)), node)
@@ -722,7 +723,8 @@ class _Reader(Commands):
             self.trait("shell.environment-hook", self.at(node))
 
     def searched(self, name: str, values: Sequence[Value], raw: str, node: Node) -> None:
-        """Programs are looked for elsewhere: beside where they are anyway, if `$PATH` is all that isn't known of it."""
+        """Report a new value of PATH or PYTHONPATH. If only the old value (`$PATH`) in it is unknown, leave that part
+        out."""
         own = not re.search(r"[$`]", re.sub(r"\$\{?(?:(?:PYTHON)?PATH|HOME|PWD)\b\}?", "", raw))
         for value in values:
             parts = merge(value).text.split(":")

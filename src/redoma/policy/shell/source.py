@@ -1,8 +1,8 @@
-"""Prepares Bash source for the parser, by Bash's own lexical rules where tree-sitter-bash has others.
+"""Prepare Bash source for the parser: apply Bash's lexical rules where those of tree-sitter-bash differ.
 
-Three things are settled here, before the grammar sees the text, because a difference there hides commands:
-a backslash-newline inside a word (`r\\⏎m`), here-documents (a wrong end swallows the lines after it), and
-characters that only one of the two readers takes for white space. Positions lead back to the original.
+A difference would hide commands. So these are replaced before the text is parsed: a backslash-newline inside a word
+(`r\\⏎m`), here-documents (with a wrong end, the lines after it would be part of the document), `$"…"` and `<>`.
+Characters that only one of the two takes for white space are reported. Positions are mapped back to the original.
 """
 
 from __future__ import annotations
@@ -11,27 +11,28 @@ import bisect
 import re
 from typing import NamedTuple
 
-from ...lib.patterns import pattern
+from ...lib.patterns import lazy_pattern
+from ..facts import SURROGATE, position
 
 MAX_SOURCE = 128 * 1024
-"""Characters read of one script. More than this is no longer something a person reviews either."""
+"""Maximum number of characters of a script. Nobody reviews a longer one, either."""
 MAX_MARKS, MAX_PIPES = 5000, 1500
-"""Operators, brackets and keywords of one script. The parser's recovery from errors takes time that grows with their
-square, and for pipes also memory: 50,000 open pipes would end the process, which no exception handler survives."""
+"""Maximum number of operators, brackets and keywords of a script. The time that the parser needs to recover from errors
+grows with the square of that number; with pipes, so does the memory: 50,000 open pipes would crash the process."""
 MAX_NESTING = 500
-"""Open quotes, braces and parentheses at one time."""
+"""Maximum number of quotes, braces and parentheses that are open at one time."""
 
 HEREDOC_PATH = "/dev/heredoc/"
-"""A here-document is handed to the parser as a read from this made-up path and the document's number."""
+"""For the parser, a here-document is replaced by a redirection from this invented path plus the document's number."""
 
 
 class Heredoc(NamedTuple):
     body: str
     expands: bool
-    """Whether `$` and backquotes in it are live (its delimiter was not quoted)."""
+    """Whether `$` and backquotes in it are expanded, because its delimiter isn't quoted."""
 
     def as_string(self) -> str:
-        """A live document as a script that only expands it: its quotes are plain text, except in substitutions."""
+        """Return a script that only expands the document. Its quotes are plain text, except in substitutions."""
         out: list[str] = [': "']
         depth, tick, at = 0, False, 0
         for found in re.finditer(r"\\.|\$\(|\(|\)|`|\"", self.body, re.DOTALL):
@@ -55,42 +56,37 @@ class Source(NamedTuple):
     heredocs: tuple[Heredoc, ...]
     original: str
     starts: tuple[int, ...]
-    """Offsets in `text` where a stretch copied from the original begins ..."""
+    """Offsets in `text` at which a part copied from the original begins."""
     origins: tuple[int, ...]
-    """... and where in the original it came from."""
+    """The offsets of these parts in the original."""
     problems: tuple[tuple[str, int], ...]
-    """Trait names found on the way, each with its offset in the original."""
+    """Names of traits that were found, each with its offset in the original."""
 
     def position(self, offset: int) -> tuple[int, int]:
-        """The 1-based line and column in the original of an offset in `text`."""
+        """Return the 1-based line and column in the original, given an offset in `text`."""
         stretch = bisect.bisect_right(self.starts, offset) - 1
         return position(self.original, self.origins[stretch] + offset - self.starts[stretch])
 
 
-def position(text: str, offset: int) -> tuple[int, int]:
-    return text.count("\n", 0, offset) + 1, offset - text.rfind("\n", 0, offset)
-
-
-# Bash takes only space, tab and newline for white space; the grammar takes every one of these. After such a
-# character `#` opens a comment for one and continues a word for the other.
-_INVISIBLE = pattern(
+# Invisible characters. Some are white space for the grammar, but not for Bash, which accepts only space, tab and
+# newline: after such a character, `#` begins a comment for the grammar, but continues a word for Bash.
+_INVISIBLE = lazy_pattern(
     "[\x01-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u00a0\u00ad\u034f\u061c\u115f\u1160\u1680\u17b4\u17b5\u180e\u2000-\u200f"
     "\u2028-\u202f\u205f-\u206f\u3000\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff9-\ufffb\U000e0000-\U000e0fff]|\r(?!\n)"
 )
-_MARKS = pattern(r"[|(){}\[\]<>!`]|\$[\[{(]|\b(?:for|case|select|if|while|until|coproc)\b")
-_SURROGATE = pattern("[\ud800-\udfff]")
+_MARKS = lazy_pattern(r"[|(){}\[\]<>!`]|\$[\[{(]|\b(?:for|case|select|if|while|until|coproc)\b")
 
 
 def prepare(original: str) -> Source:
-    """The text to parse. Never raises: what can't be made sense of is listed under `problems`."""
+    """Return the text to parse. Never raises: what can't be understood is listed in `problems`."""
     problems: list[tuple[str, int]] = []
-    # Bash drops NUL bytes as it reads; so do we, and the offsets after one are a little off.
+    # Bash drops NUL bytes, and so do we. Offsets after one are slightly wrong.
     if "\0" in original:
         problems.append(("source.nul", original.index("\0")))
         original = original.replace("\0", "")
-    if found := _SURROGATE.search(original):
+    if found := SURROGATE.search(original):
         problems.append(("source.bad-utf8", found.start()))
-        original = _SURROGATE.sub("\ufffd", original)
+        original = SURROGATE.sub("\ufffd", original)
     if not _is_clean(original) and (found := _INVISIBLE.search(original)):
         problems.append(("source.invisible", found.start()))
     if len(original) > MAX_PIPES and _is_too_much(original):
@@ -102,7 +98,7 @@ def prepare(original: str) -> Source:
 
 
 def _is_clean(text: str) -> bool:
-    """Whether nothing in it can be invisible. Asked first because looking for what is takes ten times as long."""
+    """Return whether the text certainly has no invisible characters. The exact search takes ten times as long."""
     return text.isascii() and (text.isprintable() or text.replace("\n", "").replace("\t", "").isprintable())
 
 
@@ -110,16 +106,16 @@ def _is_too_much(text: str) -> bool:
     return len(text) > MAX_SOURCE or text.count("|") > MAX_PIPES or len(_MARKS.findall(text)) > MAX_MARKS
 
 
-# What an open construct is, innermost last on the scanner's stack.
+# Kinds of open constructs on the scanner's stack.
 _CODE, _QUOTED, _BRACE, _ARITHMETIC = range(4)
 
-_STOP = pattern(
+_STOP = lazy_pattern(
     r"""\\ | ' | " | ` | \$\(\( | \$\( | \$\{ | \$' | \$" | \(\( | [<>]\( | <<< | <<-? | <> | [(){}\#\n]
     | \bcase\b | \besac\b""",
     re.VERBOSE,
 )
-_ANSI_C = pattern(r"(?:[^'\\]|\\.)*'", re.DOTALL)
-_DELIMITER = pattern(r"""[ \t]*((?:\$?'[^']*'|\$?"(?:[^"\\]|\\.)*"|\\.|[^\s;&|<>()'"\\`])+)""", re.DOTALL)
+_ANSI_C = lazy_pattern(r"(?:[^'\\]|\\.)*'", re.DOTALL)
+_DELIMITER = lazy_pattern(r"""[ \t]*((?:\$?'[^']*'|\$?"(?:[^"\\]|\\.)*"|\\.|[^\s;&|<>()'"\\`])+)""", re.DOTALL)
 
 
 class _Frame:
@@ -132,13 +128,13 @@ class _Frame:
 
 
 class _Scanner:
-    """One pass over the text, from one character that matters to the next, with a stack of what is open."""
+    """Goes once over the text, from one special character to the next, with a stack of open constructs."""
 
     def __init__(self, original: str, problems: list[tuple[str, int]]) -> None:
         self.original, self.problems = original, problems
         self.pieces: list[str] = []
         self.length = 0
-        self.copied = 0  # everything before this offset of the original has been dealt with
+        self.copied = 0  # everything before this offset of the original is done
         self.starts, self.origins = [0], [0]
         self.heredocs: list[Heredoc] = []
         self.pending: list[tuple[int, str, bool, bool]] = []
@@ -165,7 +161,7 @@ class _Scanner:
         )
 
     def replace(self, start: int, end: int, text: str) -> None:
-        """Copy up to `start`, then put `text` for what the original has up to `end`."""
+        """Copy the original up to `start`, then write `text` in place of the part up to `end`."""
         kept = self.original[self.copied : start]
         self.pieces += (kept, text)
         self.length += len(kept) + len(text)
@@ -174,10 +170,10 @@ class _Scanner:
         self.origins.append(end)
 
     def mark(self, mark: str, start: int, end: int) -> int:
-        """Act on what was found; return where to go on."""
+        """Handle a special character or word; return the offset at which to continue."""
         frame = self.frames[-1]
         if mark == '$"':
-            # A translated string is a string; inside quotes the same two characters are a dollar and the end.
+            # `$"` begins a translated string. Inside quotes it is a dollar sign and the closing quote.
             if frame.kind != _QUOTED and not frame.quoted:
                 self.replace(start, start + 1, "")
             mark, start = '"', start + 1
@@ -249,7 +245,7 @@ class _Scanner:
         return end
 
     def joined(self, start: int) -> bool:
-        """Whether a removed backslash-newline put this `#` in the middle of a word."""
+        """Return whether this `#` is in the middle of a word, after a backslash-newline that was removed."""
         if self.copied != start or not self.pieces:
             return False
         before = next((piece for piece in reversed(self.pieces) if piece), "\n")
@@ -279,7 +275,7 @@ class _Scanner:
         return found.end()
 
     def bodies(self, at: int) -> int:
-        """Take the here-documents that begin after this newline out of the text."""
+        """Remove the here-documents that begin after this newline from the text."""
         begin = at
         for start, delimiter, expands, tabs in self.pending:
             lines: list[str] = []
@@ -297,7 +293,8 @@ class _Scanner:
         return at
 
     def line(self, at: int, expands: bool) -> tuple[str, int]:
-        """One line, joined with the next where a live here-document continues it: `EO\\⏎F` does end one."""
+        """Return one line, and the offset after it. In a document that is expanded, a backslash at the end of a line
+        joins it with the next: `EO\\⏎F` is the delimiter EOF."""
         text = ""
         while True:
             newline = self.original.find("\n", at)
@@ -310,13 +307,13 @@ class _Scanner:
             text = text[:-1]
 
 
-_BEYOND = pattern(r"[\U00010000-\U0010ffff]")
+_BEYOND = lazy_pattern(r"[\U00010000-\U0010ffff]")
 
 
 def parseable(text: str) -> bytes:
-    """The text as the parser is given it, character for character.
+    """Return the text as bytes for the parser, with the same number of characters.
 
-    The scanner of tree-sitter-bash faults on characters beyond U+FFFF in some places: `x{` and U+10FFFD end the
-    whole process. Nothing that Bash or a rule looks for is written with them, so a stand-in will do.
+    The scanner of tree-sitter-bash crashes on characters beyond U+FFFF in some places, such as `x{` and U+10FFFD. They
+    are replaced: neither Bash nor any rule gives them a meaning.
     """
     return (text if text.isascii() else _BEYOND.sub("\ufffd", text)).encode("utf-8", "replace")

@@ -11,30 +11,29 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from ...lib.patterns import pattern
+from ...lib.patterns import lazy_pattern
 
 WHY = "arithmetic on what is only known when it runs may run anything"
 
-_NUMBER = pattern(
+_PRINTS_NUMBER = r"\$\((?:[^()`]*\|)?\s*(?:wc|nproc|date|id|seq|expr|grep\s+-[A-Za-z]*c)\b[^()|;&`]*\)"
+_NUMBER = lazy_pattern(
     r"(?s)(?:[-+]?\d++|\$\(\(.*\)\)|\$\{?\#[\w@*]*(?:\[[@*]\])?\}?|\$[?$!]"
     r"|\$\{!\w+\[[@*]\]\}|\$\{?(?:RANDOM|SECONDS|LINENO|BASHPID|UID|EUID|PPID|EPOCHSECONDS)\}?"
-    r"|\$\((?:[^()`]*\|)?\s*(?:wc|nproc|date|id|seq|expr|grep\s+-[A-Za-z]*c)\b[^()|;&`]*\))++\Z"
+    rf"|{_PRINTS_NUMBER})++\Z"
 )
 """A value that is a number, or whose evaluation fails: no part of it is text from a file."""
-_REFERENCES = pattern(r"(?:\$\{?[A-Za-z_]\w*+\}?+|[\d\s:+*/-])++\Z")
-_NAME = pattern(r"(?<![\w#])[A-Za-z_]\w*")
-_ARGUMENT = pattern(r"\$\{?[1-9@*]")
-_SUBSTITUTION = pattern(r"\$\((?!\()|`")
-_NUMERIC_PART = pattern(
-    r"\$\((?:[^()`]*\|)?\s*(?:wc|nproc|date|id|seq|expr|grep\s+-[A-Za-z]*c)\b[^()|;&`]*\)|\$\{\#[^}]*\}|\$\#"
-)
-_COMPARED = pattern(r"(?<!\S)(\S++)\s++-(?:eq|ne|lt|le|gt|ge)\s++(\S++)|-v\s++(\S++)")
-_INDIRECT = pattern(r"\$\{!([A-Za-z_]\w*)")
-_PART = pattern(r"(?s)\$\{[\w@*]+(?:\[[^\]]*\])?:(?![-=?+])(.*)\}\Z")
-
+_REFERENCES = lazy_pattern(r"(?:\$\{?[A-Za-z_]\w*+\}?+|[\d\s:+*/-])++\Z")
+_NAME = lazy_pattern(r"(?<![\w#])[A-Za-z_]\w*")
+_ARGUMENT = lazy_pattern(r"\$\{?[1-9@*]")
+_SUBSTITUTION = lazy_pattern(r"\$\((?!\()|`")
+_NUMERIC_PART = lazy_pattern(rf"{_PRINTS_NUMBER}|\$\{{\#[^}}]*\}}|\$\#")
+_COMPARED = lazy_pattern(r"(?<!\S)(\S++)\s++-(?:eq|ne|lt|le|gt|ge)\s++(\S++)|-v\s++(\S++)")
+_INDIRECT = lazy_pattern(r"\$\{!([A-Za-z_]\w*)")
+_PART = lazy_pattern(r"(?s)\$\{[\w@*]+(?:\[[^\]]*\])?:(?![-=?+])(.*)\}\Z")
 
 _MAX_TEXT = 1 << 20
-"""Characters of arithmetic that are examined, nested parts again each time. Beyond that, everything counts as data."""
+"""Maximum number of characters of arithmetic that are examined; a nested part counts once per level. Beyond that,
+everything counts as data."""
 
 
 class _Sum(NamedTuple):

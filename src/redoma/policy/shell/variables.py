@@ -7,11 +7,11 @@ import fnmatch
 import re
 from collections.abc import Iterable, Sequence
 
-from ...lib.patterns import pattern
+from ...lib.patterns import lazy_pattern
 from ..facts import UNKNOWN
 from ..options import grammar_of, walk
 
-_HOOKS = pattern(
+_HOOKS = lazy_pattern(
     r"(?:LD_(?:PRELOAD|AUDIT|LIBRARY_PATH)|DYLD_\w+|BASH_ENV|BASH_CMDS|BASH_ALIASES|BASH_FUNC_.*|PROMPT_COMMAND|PS[0-4]"
     r"|SHELLOPTS|BASHOPTS|PATH|IFS|ENV|GIT_(?:SSH|SSH_COMMAND|PAGER|EDITOR|SEQUENCE_EDITOR|EXTERNAL_DIFF|ASKPASS"
     r"|PROXY_COMMAND|EXEC_PATH|TEMPLATE_DIR|CONFIG.*)|PAGER|MANPAGER|SYSTEMD_PAGER|EDITOR|VISUAL|BROWSER|LESSOPEN"
@@ -26,7 +26,7 @@ _HOOKS = pattern(
 SEARCHES = ("PATH", "PYTHONPATH")
 """Variables that say where programs and modules are searched for."""
 TAME_PROGRAMS = frozenset({"", "cat", "less", "more", "true", ":", "vi", "vim", "nvim", "nano", "emacs", "code --wait"})
-_TAME_PATH = pattern(
+_TAME_PATH = lazy_pattern(
     r"(?:/(?:usr|bin|sbin|opt|snap)(?:/[\w.+-]+)*"
     r"|~/(?:\.local/bin|bin|\.cargo/bin|go/bin|\.npm-global/bin|\.pyenv/(?:bin|shims)))/?\Z"
 )
@@ -66,10 +66,10 @@ def is_hook(name: str, value: str, raw: str, reader: str = "") -> bool:
 
 # Ways to set a variable other than `name=value`
 
-EXPANSION = pattern(r"\$\{(!?)([A-Za-z_]\w*)(?:\[[^\]]*\])?:?=([^}]*)")
+EXPANSION = lazy_pattern(r"\$\{(!?)([A-Za-z_]\w*)(?:\[[^\]]*\])?:?=([^}]*)")
 """`${name:=value}`, also with `!`, which sets the variable that `name` refers to."""
-_DESCRIPTOR = pattern(r"(?<!\$)\{([A-Za-z_]\w*)\}[<>]")
-_SUM = pattern(
+_DESCRIPTOR = lazy_pattern(r"(?<!\$)\{([A-Za-z_]\w*)\}[<>]")
+_SUM = lazy_pattern(
     r"(?<![\w${])(?:(?:\+\+|--)\s*([A-Za-z_]\w*)"
     r"|([A-Za-z_]\w*)(?:\[|\s*(?:\+\+|--|(?:[-+*/%&|^]|<<|>>)?=(?![=~])\s*(?=[\w(+$-]))))"
 )
@@ -108,8 +108,8 @@ def named(builtin: str, args: Sequence[str]) -> list[str]:
 
 
 def sets_hook(builtin: str, args: Sequence[str]) -> bool:
-    """Return whether a builtin sets, or may set, a hook to an unknown value. An unset variable is no hook, except that
-    without PATH programs are searched for in the current directory."""
+    """Return whether a builtin sets, or may set, a hook to an unknown value. An unset variable is not a hook, except
+    that without PATH programs are searched for in the current directory."""
     targets = named(builtin, args)
     if builtin == "unset":
         return any(name == "PATH" or not re.match(r"[\w-]+(?:\[|\Z)", name) for name in targets)

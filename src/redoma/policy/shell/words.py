@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from ...lib.patterns import pattern
+from ...lib.patterns import lazy_pattern
 from ..facts import UNKNOWN, names
 from ..options import Given
 
@@ -23,17 +23,17 @@ if TYPE_CHECKING:
     from tree_sitter import Node
 
 MAX_COMBINATIONS = 64
-"""Combinations of values that are tried for one command."""
+"""Maximum number of combinations of values that are tried for one command."""
 MAX_VALUE = 4096
-"""Characters remembered of a value."""
+"""Maximum length of a value in characters; longer ones count as unknown."""
 MAX_ALTERNATIVES = 8
-"""Values remembered of one variable; with more, it counts as unknown."""
+"""Maximum number of values remembered of one variable; with more, it counts as unknown."""
 MAX_NAMED = 16 * 1024
-"""Characters that are searched for the names of the programs that produced a text."""
+"""Maximum number of characters that are searched for the names of the programs that produced a text."""
 MAX_FIELDS = 256
-"""Words that one word may expand to."""
+"""Maximum number of words that one word may expand to."""
 MAX_TEMPLATE = 4096
-"""Characters of a word whose braces are expanded."""
+"""Maximum length of a word whose braces are expanded, in characters."""
 MAX_EXPANSION_DEPTH = 8
 """Levels of nested expansions that are computed; deeper ones are unknown (the commands in them are still read)."""
 
@@ -71,9 +71,9 @@ UNSURE: Value = (Word(UNKNOWN),)
 _EMPTY: Value = (Word(""),)
 OWN_PROCESS: Value = (Word(UNKNOWN + "!"),)
 """The number of a process that the script has started, or its own: `$!`, `$$` and `$(jobs -p)`."""
-_ARGUMENT = pattern(r"[1-9]\d*\Z|[@*]\Z")
+_ARGUMENT = lazy_pattern(r"[1-9]\d*\Z|[@*]\Z")
 """The names of variables that hold arguments."""
-_ANY_ARGUMENT = pattern(r"\$\{!?(?:[1-9@*#]|OPTARG)")
+_ANY_ARGUMENT = lazy_pattern(r"\$\{!?(?:[1-9@*#]|OPTARG)")
 
 
 def handed(name: str = "?") -> Value:
@@ -125,12 +125,12 @@ def base(word: Word) -> str:
 
 
 class _Atom(NamedTuple):
-    """A part of a word that braces and globs don't look into."""
+    """A part of a word whose text is final: braces in it aren't expanded."""
 
     words: tuple[Word, ...]
     """More than one: the elements of `"${array[@]}"`, or an unquoted value that was split."""
     joins: tuple[bool, bool] = (True, True)
-    """Whether the first and last of them stick to their neighbours."""
+    """Whether the first and the last of them are joined with their neighbours in the word."""
 
 
 class Expander:
@@ -186,7 +186,7 @@ class Expander:
         return self.referring(quoted) if _SIMPLE.match(quoted) else None
 
     def referring(self, quoted: str) -> Word:
-        """Quoted text that is known to be simple."""
+        """Return the word for quoted text that is known to be simple."""
         if "$" not in quoted:
             return Word(quoted)
         parts = _REFERENCE.split(quoted)
@@ -195,7 +195,7 @@ class Expander:
         return _made_of(values, "".join(parts))
 
     def text(self, node: Node, depth: int = 0) -> Word:
-        """The word as it is on the right of an assignment: not split."""
+        """Return the word that a node expands to in an assignment, where it isn't split."""
         words = self.words(node, depth)
         return words[0] if len(words) == 1 else merge(words)
 
@@ -215,19 +215,19 @@ class Expander:
 
 _PLAIN_TYPES = frozenset({"word", "number", "variable_name", "command_name"})
 _LETTERS = r"[A-Za-z0-9_./:=@%+,*?-]"
-_PLAIN = pattern(rf"{_LETTERS}+\Z")
+_PLAIN = lazy_pattern(rf"{_LETTERS}+\Z")
 # `$1x` is left to the tree, because the parser decides where that name ends.
 _A_REFERENCE = r"\$[A-Za-z_]\w*|\$\d(?!\w)|\$\{[A-Za-z_]\w*\}"
-_SIMPLE = pattern(rf"(?:[^$`\\]|{_A_REFERENCE})*\Z")
-_REFERENCE = pattern(r"\$(\{\w+\}|[A-Za-z_]\w*|\d)")
-# No possessive groups: before 3.11.5 `re` takes `"open` for a whole string with them.
-LINE = pattern(
+_SIMPLE = lazy_pattern(rf"(?:[^$`\\]|{_A_REFERENCE})*\Z")
+_REFERENCE = lazy_pattern(r"\$(\{\w+\}|[A-Za-z_]\w*|\d)")
+# The groups are not possessive: before Python 3.11.5, `re` would take the unclosed `"open` for a whole string.
+LINE = lazy_pattern(
     r"[A-Za-z0-9_./+-]++"
     rf"""(?:[ \t]++(?:{_LETTERS}++|'[^']*+'|"(?:[^$`\\"]|{_A_REFERENCE})*")(?=[ \t]|\Z))*\Z"""
 )
 """A command of which every word is plain, or in quotes with nothing in it but plain references. Most commands are like
-this, and their words can be told from the text alone, which is much faster than from the tree."""
-_LINE_WORD = pattern(r"""'[^']*+'|"[^"]*+"|[^ \t]++""")
+this, and their words can be read from the text alone, which is much faster than from the tree."""
+_LINE_WORD = lazy_pattern(r"""'[^']*+'|"[^"]*+"|[^ \t]++""")
 
 
 def _text(node: Node) -> str:
@@ -235,7 +235,7 @@ def _text(node: Node) -> str:
 
 
 def _plain(raw: str) -> Word:
-    """A word of `_LETTERS`."""
+    """Return a word that consists of `_LETTERS`."""
     return Word(raw, "*" in raw or "?" in raw)
 
 
@@ -262,7 +262,7 @@ def _made_of(words: Sequence[Word], text: str) -> Word:
     return Word(text, glob, built, loose, makers, found=found, handed=argument)
 
 
-_UNKNOWNS = pattern(f"{UNKNOWN}+")
+_UNKNOWNS = lazy_pattern(f"{UNKNOWN}+")
 
 
 def combinations(seen: dict[object, int]) -> Iterator[dict[object, int]]:
@@ -273,13 +273,13 @@ def combinations(seen: dict[object, int]) -> Iterator[dict[object, int]]:
                 yield dict(zip(seen, indexes, strict=True))
 
 
-# Atoms stand in the template of a word as characters of Unicode's first private-use plane, which a script can't
-# hold by itself: any such character in the source becomes an atom too.
+# In the template of a word, an atom is a character of Unicode's first private-use plane. The source can't be confused
+# with these: such a character in it becomes an atom, too.
 _FIRST_ATOM, _LAST_ATOM = 0xF0000, 0xFFFFF
-_LITERAL = pattern(r"\\(.)|([\U000f0000-\U000fffff])", re.DOTALL)
-_GLOB = pattern(r"[*?]|\[.*\]", re.DOTALL)
-_QUOTED_ESCAPE = pattern(r'\\([$`"\\])')
-_TILDE = pattern(r"~(?:[+-]\d*(?=/|\Z)|(?=/|:|\Z|[A-Za-z_+-]))")
+_LITERAL = lazy_pattern(r"\\(.)|([\U000f0000-\U000fffff])", re.DOTALL)
+_GLOB = lazy_pattern(r"[*?]|\[.*\]", re.DOTALL)
+_QUOTED_ESCAPE = lazy_pattern(r'\\([$`"\\])')
+_TILDE = lazy_pattern(r"~(?:[+-]\d*(?=/|\Z)|(?=/|:|\Z|[A-Za-z_+-]))")
 
 
 class _Builder:
@@ -307,7 +307,8 @@ class _Builder:
 
     @staticmethod
     def _quotes_inside(parts: Sequence[Node]) -> bool:
-        """`r''m`, `"r"m`: quotes next to plain letters, with nothing to expand, only serve to hide a name."""
+        """Return whether quotes only serve to hide a name: they are next to plain letters, and nothing is expanded, as
+        in `r''m` and `"r"m`."""
         kinds = {part.type for part in parts}
         return bool(kinds & {"raw_string", "string", "ansi_c_string"}) and "word" in kinds and not kinds & _EXPANSIONS
 
@@ -338,7 +339,7 @@ class _Builder:
             self.template.append(chr(_FIRST_ATOM))
 
     def literal(self, raw: str) -> None:
-        """Unquoted text: a backslash protects the next character."""
+        """Add unquoted text, in which a backslash quotes the next character."""
         at = 0
         for found in _LITERAL.finditer(raw):
             self.template.append(raw[at : found.start()])
@@ -349,7 +350,7 @@ class _Builder:
         self.template.append(raw[at:])
 
     def string(self, node: Node) -> None:
-        """A double-quoted string: only its expansions are nodes of their own, the rest is taken from the source."""
+        """Add a double-quoted string. Only its expansions are nodes; the rest is taken from the source."""
         raw, base = node.text or b"", node.start_byte
         at = 1
         words: list[Word] = []
@@ -385,13 +386,13 @@ class _Builder:
                 glob = word.glob or bool(_GLOB.search(piece))
                 fields.append(replace(word, text=piece, glob=glob, loose=loose))
         if not fields:
-            # An empty value vanishes; one that is only white space (`$IFS`) still parts its neighbours.
+            # An empty value disappears. One that is only white space (`$IFS`) still separates its neighbours.
             self.atom(*([Word(""), Word("")] if any(word.text for word in words) else [Word("", loose=True)]))
         else:
             self.atom(*fields, joins=joins)
 
     def value(self, node: Node) -> Value:
-        """What an expansion gives before it is split."""
+        """Return the value of an expansion, before it is split."""
         if self.depth > MAX_EXPANSION_DEPTH:
             return UNSURE
         if node.type == "simple_expansion":
@@ -418,7 +419,7 @@ class _Builder:
         return UNSURE
 
     def parameter(self, node: Node) -> Value:
-        """`${name…}`: plain, an array, or with a default; other forms are not computed."""
+        """Return the value of `${name…}`: plain, of an array, or with a default. Other forms aren't computed."""
         text = _text(node)
         found = _PARAMETER.match(text)
         if not found:
@@ -453,12 +454,12 @@ class _Builder:
         return tuple(word for operand in operands for word in self.expander.words(operand, self.depth + 1))
 
     def fields(self, template: str, built: bool) -> list[Word]:
-        """The words of one template, once braces are out of the way."""
+        """Return the words of a template whose braces are already expanded."""
         out: list[Word] = []
         current: Word | None = None
         if found := _TILDE.match(template):
             prefix = found.group()
-            # `~+` is $PWD; `~-` and `~2` are places of the directory stack, which isn't followed.
+            # `~+` is $PWD. `~-` and `~2` are on the directory stack, which isn't tracked.
             current = Word("~") if prefix == "~" else (self.expander.lookup("PWD") if prefix == "~+" else UNSURE)[0]
             template = template[found.end() :]
         for chunk in _CHUNKS.findall(template):
@@ -488,17 +489,17 @@ class _Builder:
 _EXPANSIONS = frozenset(
     {"simple_expansion", "expansion", "command_substitution", "process_substitution", "arithmetic_expansion"}
 )
-_CHUNKS = pattern(r"[\U000f0000-\U000fffff]|[^\U000f0000-\U000fffff]+")
-_FOLDED = pattern(r"echo|printf|mktemp|dirname|jobs")
+_CHUNKS = lazy_pattern(r"[\U000f0000-\U000fffff]|[^\U000f0000-\U000fffff]+")
+_FOLDED = lazy_pattern(r"echo|printf|mktemp|dirname|jobs")
 """Every substitution whose output is known contains one of these."""
-_MKTEMP = pattern(
+_MKTEMP = lazy_pattern(
     r"\$\(\s*mktemp(?:\s+(?:-[dqut]+|--directory|--suffix=[\w.-]+|\"?(?:/tmp/|\$\{TMPDIR:-/tmp\}/)?[\w.-]*X{3}[\w.-]*\"?))*\s*\)\Z"
 )
 _FRESH = Word(f"/tmp/tmp.{UNKNOWN}_", makers=frozenset({"mktemp"}))  # noqa: S108
 """A fresh temporary path: its name isn't known, but its directory is."""
-_JOBS = pattern(r"\$\(\s*jobs -p\s*\)\Z")
-_SUM = pattern(r"\$\(\(\s*(\d{1,9}(?:\s*[+-]\s*\d{1,9})*)\s*\)\)\Z")
-_PARAMETER = pattern(
+_JOBS = lazy_pattern(r"\$\(\s*jobs -p\s*\)\Z")
+_SUM = lazy_pattern(r"\$\(\(\s*(\d{1,9}(?:\s*[+-]\s*\d{1,9})*)\s*\)\)\Z")
+_PARAMETER = lazy_pattern(
     r"\$\{(?P<name>[A-Za-z_]\w*|[0-9]+|[@*#?$!-])(?:\[(?P<index>[@*]|\d+)\])?"
     r"(?:(?P<end>\})\Z|(?P<operator>:?[-=+?]|@[A-Za-z]))?"
 )
@@ -513,7 +514,7 @@ def _unquote(raw: bytes) -> str:
 
 
 def _splits_quoted(node: Node) -> bool:
-    """`"$@"` and `"${array[@]}"` give several words even inside quotes."""
+    """Return whether an expansion gives several words even in quotes: `"$@"`, `"${array[@]}"`."""
     return node.type != "command_substitution" and _text(node).endswith(("$@", "${@}", "[@]}"))
 
 
@@ -535,7 +536,7 @@ def echoed(command: Node, expander: Expander, depth: int = 0) -> str | None:
     return echoed_words([word.text for word in words])
 
 
-_TOKEN = pattern(r"[\w.+-]+")
+_TOKEN = lazy_pattern(r"[\w.+-]+")
 _ANY_OTHER = frozenset({""})
 
 
@@ -550,13 +551,13 @@ def command_names(source: str) -> frozenset[str]:
 # Plain string work: escapes, braces, and what `echo` and `printf` make of constants
 
 _ESCAPES = {"a": "\a", "b": "\b", "e": "\x1b", "E": "\x1b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
-_ESCAPE = pattern(
+_ESCAPE = lazy_pattern(
     r"\\(?:x([0-9A-Fa-f]{1,2})|u([0-9A-Fa-f]{1,4})|U([0-9A-Fa-f]{1,8})|0?([0-7]{1,3})|c(.)|(.))", re.DOTALL
 )
 
 
 def ansi_c(raw: str) -> str:
-    """Decode the inside of `$'…'`, which is also what `echo -e` and `printf` do."""
+    """Decode the escapes in `$'…'`; `echo -e` and `printf` decode theirs in the same way."""
 
     def one(found: re.Match[str]) -> str:
         if digits := found[1] or found[2] or found[3]:
@@ -573,11 +574,12 @@ def ansi_c(raw: str) -> str:
     return _ESCAPE.sub(one, raw)
 
 
-_SEQUENCE = pattern(r"(-?\d{1,4}|[A-Za-z])\.\.(-?\d{1,4}|[A-Za-z])(?:\.\.-?\d+)?\Z")
+_SEQUENCE = lazy_pattern(r"(-?\d{1,4}|[A-Za-z])\.\.(-?\d{1,4}|[A-Za-z])(?:\.\.-?\d+)?\Z")
 
 
 def expand_braces(template: str) -> list[str]:
-    """Return the expansions of `{a,b}` and `{1..3}`, outermost first; an empty list if there would be too many."""
+    """Return the expansions of `{a,b}` and `{1..3}`, outermost first; an empty list if the template is too long or
+    there would be too many."""
     done: list[str] = []
     todo = [template]
     while todo:
@@ -593,7 +595,7 @@ def expand_braces(template: str) -> list[str]:
 
 
 def _first_group(template: str) -> tuple[int, int, list[str]] | None:
-    """Where the first braces that mean something begin and end, and what is between their commas."""
+    """Return the start and end of the first braces to expand, and their alternatives."""
     groups: dict[int, tuple[int, list[int]]] = {}
     open_groups: list[tuple[int, list[int]]] = []
     for found in re.finditer(r"[{},]", template):
@@ -662,13 +664,14 @@ OWN_PATH = frozenset({"0", "BASH_SOURCE", "BASH_ARGV0"})
 _OWN = r'"?\$(?:0|\{0\}|BASH_SOURCE|\{BASH_SOURCE(?:\[0\])?(?::-\$0)?\})"?'
 _OWN_DIRECTORY = rf"\$\(\s*dirname\s+(?:--\s+)?{_OWN}\s*\)"
 _QUIETLY = r"(?:\s*(?:&>|1?>)\s*/dev/null(?:\s+2>&1)?)?"
-_OWN_DIRECTORIES = pattern(
+_OWN_DIRECTORIES = lazy_pattern(
     rf"{_OWN_DIRECTORY}\Z"
     rf'|\$\(\s*cd\s+(?:-P\s+)?(?:--\s+)?"?{_OWN_DIRECTORY}(?P<below>(?:/[\w.-]+)*)/?"?{_QUIETLY}\s*&&\s*pwd(?:\s+-P)?\s*\)\Z'
 )
 
 
 def own_directory(substitution: str) -> str | None:
-    """`$(dirname "$0")` and `$(cd "$(dirname "$0")/.." && pwd)`: the script's directory, which counts as `.`."""
+    """Return the path that `$(dirname "$0")` or `$(cd "$(dirname "$0")/.." && pwd)` prints, relative to the script's
+    directory (`.`); None for any other substitution."""
     found = _OWN_DIRECTORIES.match(substitution)
     return "." + (found["below"] or "") if found else None

@@ -14,9 +14,9 @@ from itertools import islice, pairwise
 
 from msgspec.structs import replace
 
-from ...lib.patterns import pattern
+from ...lib.patterns import lazy_pattern
 from ..facts import UNKNOWN
-from ..options import PREFIXES, Grammar, given, grammar_of, walk
+from ..options import AWKS, PREFIXES, SEDS, Grammar, given, grammar_of, walk
 from .interpreters import ASSIGNMENT, Code, Run, Script, Step, interpret, interpreter, strip
 from .words import Word, merge, value_of
 
@@ -24,10 +24,10 @@ _Unwrap = Callable[[str, list[Word], str | None], Iterator[Step]]
 """Takes a program's name, its arguments and the text on its standard input (None: unknown); yields what it runs."""
 
 _PAIR_HEADS = frozenset(first for first, space, _ in (name.partition(" ") for name in PREFIXES) if space)
-_LOGIN = pattern(r"-[AbEeHKknPSsvBfmp]*[il]|--lo")
+_LOGIN = lazy_pattern(r"-[AbEeHKknPSsvBfmp]*[il]|--lo")
 LOGIN = "su -l -c"
 """`via` of commands that start in the home directory of the target user."""
-_LOADER = pattern(r"ld[-.\w]*\.so(?:\.\d+)*\Z")
+_LOADER = lazy_pattern(r"ld[-.\w]*\.so(?:\.\d+)*\Z")
 
 
 def is_loader(name: str) -> bool:
@@ -116,7 +116,7 @@ def _builtin(name: str, rest: list[Word], fed: str | None) -> Iterator[Step]:
 
 
 def _from_input(name: str, rest: list[Word], fed: str | None) -> Iterator[Step]:
-    """`at` and `batch` run what they read, later; so do `crontab -`, and `script` without a command of its own."""
+    """Yield the script that `at`, `batch`, `crontab -`, or `script` without a command, runs from standard input."""
     if name in ("at", "batch"):
         yield Script("shell", None, "at")
     elif name == "crontab":
@@ -129,7 +129,7 @@ def _from_input(name: str, rest: list[Word], fed: str | None) -> Iterator[Step]:
 
 
 def _script_file(name: str, rest: list[Word], fed: str | None) -> Iterator[Step]:
-    """awk and sed: a program from a file, which may be standard input or one that the script wrote."""
+    """awk, sed: yield the program file, which may be standard input or a file that the script wrote."""
     for each in given(_texts(rest), "-f", "--file"):
         yield Script("other", value_of(rest, each), each.option)
 
@@ -141,7 +141,7 @@ def _su(name: str, rest: list[Word], fed: str | None) -> Iterator[Step]:
 
 
 def _option_code(*options: str) -> _Unwrap:
-    """A program that hands the value of an option to a shell."""
+    """Return an unwrapper for a program that passes the value of an option to a shell."""
 
     def steps(name: str, rest: list[Word], fed: str | None) -> Iterator[Step]:
         for each in given(_texts(rest), *options):
@@ -154,7 +154,7 @@ _script_command = _option_code("-c", "--command")
 
 
 def _env(name: str, rest: list[Word], fed: str | None) -> Iterator[Step]:
-    """`env -S 'rm -rf /'` splits its argument itself, in which its own options may come first."""
+    """Handle `env -S 'rm -rf /'`: env splits the string into words, which may begin with further options of env."""
     for at, word in enumerate(rest):
         text = word.text
         if not text.startswith("-"):
@@ -198,7 +198,7 @@ def _xargs(name: str, rest: list[Word], fed: str | None) -> Iterator[Step]:
         yield Run((*command, *inputs), "xargs")
 
 
-_MAX_ACTIONS = 250  # more than are followed, so that it shows
+_MAX_ACTIONS = 250  # more than `commands.MAX_LAYERS`, so that the excess is reported
 
 
 def _find(name: str, rest: list[Word], fed: str | None) -> Iterator[Step]:
@@ -244,7 +244,8 @@ def _fd(name: str, rest: list[Word], fed: str | None) -> Iterator[Step]:
 
 
 def _ssh(name: str, rest: list[Word], fed: str | None) -> Iterator[Step]:
-    """The command is what comes after the host; options may stand on both sides of that."""
+    """Yield the command after the host; options may come before and after the host. Without a command, the remote shell
+    runs standard input."""
     host = False
     for item in walk(_texts(rest), grammar_of("ssh")):
         if item.option is None and host:
@@ -267,7 +268,7 @@ def _parallel(name: str, rest: list[Word], fed: str | None) -> Iterator[Step]:
         if not marks:
             yield Script("shell", None, "parallel")
         return
-    # It quotes its input, so that is any text but not code, unless the command itself runs its arguments as code.
+    # parallel quotes its input, so the input is data, unless the command itself runs its arguments as code.
     for value in inputs or [Word('"${_}"')]:
         line = merge(command)
         text = line.text.replace("{}", value.text) if "{}" in line.text else f"{line.text} {value.text}"
@@ -275,14 +276,14 @@ def _parallel(name: str, rest: list[Word], fed: str | None) -> Iterator[Step]:
 
 
 def _joined(name: str, rest: list[Word], fed: str | None) -> Iterator[Step]:
-    """A program that joins its operands and hands them to a shell."""
+    """Handle a program that joins its operands and passes them to a shell."""
     for command in strip(grammar_of(name), rest):
         if command:
             yield Code("shell", merge(command), name)
 
 
 def _docker(name: str, rest: list[Word], fed: str | None) -> Iterator[Step]:
-    """What runs in the container: for `run` and `exec`, the words after the image or container."""
+    """Yield what runs in the container: for `run` and `exec`, the words after the image or container."""
     texts = _texts(rest)
     at = next((i for i, text in enumerate(texts) if text in ("run", "exec")), None)
     if at is None or any(not text.startswith("-") and text not in ("container", "compose") for text in texts[:at]):
@@ -315,7 +316,7 @@ def _git(name: str, rest: list[Word], fed: str | None) -> Iterator[Step]:
 
 
 def _tmux(name: str, rest: list[Word], fed: str | None) -> Iterator[Step]:
-    """The last operand of new-session and its like is a shell command; send-keys types one."""
+    """Yield words that may be shell commands: the last operand of new-session and similar, and what send-keys types."""
     texts = {word.text for word in rest}
     if texts & {"new", "new-session", "neww", "new-window", "splitw", "split-window", "send", "send-keys", "run-shell"}:
         for word in rest[1:]:
@@ -335,7 +336,7 @@ def _after_dashes(via: str, *, mark: str = "--", first: tuple[Word, ...] = ()) -
 
 
 def _start_stop_daemon(name: str, rest: list[Word], fed: str | None) -> Iterator[Step]:
-    """The program is the value of an option, its arguments come after `--`."""
+    """Yield the program, which is the value of an option, with its arguments, which come after `--`."""
     texts = _texts(rest)
     arguments = rest[texts.index("--") + 1 :] if "--" in texts else []
     for each in given(texts, "-x", "--exec", "-a", "--startas"):
@@ -343,7 +344,7 @@ def _start_stop_daemon(name: str, rest: list[Word], fed: str | None) -> Iterator
 
 
 def _hyperfine(name: str, rest: list[Word], fed: str | None) -> Iterator[Step]:
-    """Every operand is a shell command, and so are the values of --prepare, --setup and --cleanup."""
+    """Yield the operands and the values of --prepare, --setup and --cleanup: each is a shell command."""
     for word in rest:
         option, _, value = word.text.partition("=") if word.text.startswith("--") else ("", "", word.text)
         if value and not value.isdecimal() and not value.startswith("-"):
@@ -353,7 +354,7 @@ def _hyperfine(name: str, rest: list[Word], fed: str | None) -> Iterator[Step]:
 _SPECIAL: dict[str, _Unwrap] = {
     **dict.fromkeys(("eval", "source", ".", "trap", "alias", "compgen", "command", "coproc"), _builtin),
     **dict.fromkeys(("at", "batch", "crontab", "script"), _from_input),
-    **dict.fromkeys(("awk", "gawk", "mawk", "nawk", "sed", "gsed"), _script_file),
+    **dict.fromkeys(AWKS | SEDS, _script_file),
     **dict.fromkeys(("su", "runuser"), _su),
     **dict.fromkeys(("xargs", "gxargs"), _xargs),
     **dict.fromkeys(("find", "gfind"), _find),
