@@ -110,11 +110,11 @@ def test_what_fits_is_given_as_data(expect: Any, printed: str, data: Any) -> Non
         ("json", "loading…\n{}", "line 1, column 1: expected JSON alone"),
         ("json", "{}\ndone", "line 2, column 1: expected JSON alone"),
         ("json", '{"a": {"b": 1, "c": 2, "b": 3}}', "$.a: the name b stands in it twice"),
-        ("json", '{"x": [1, NaN]}', "$.x[1]: NaN is no JSON"),
-        ("json", "[-Infinity]", "$[0]: -Infinity is no JSON"),
+        ("json", '{"x": [1, NaN]}', "$.x[1]: NaN is not JSON"),
+        ("json", "[-Infinity]", "$[0]: -Infinity is not JSON"),
         ("json", '{"a b": [1e999]}', '$["a b"][0]: a number too large'),
         ("json", f"[{'9' * 5000}]", "$[0]: an integer of 5,000 digits"),
-        ("json", '"\\ud800"', "$: it has text that is no Unicode"),
+        ("json", '"\\ud800"', "$: it has text that is not Unicode"),
         ("json", "[" * 100_000, "$: nested deeper"),
         ("json", "[" * (MAX_DEPTH + 1) + "]" * (MAX_DEPTH + 1), "$[0][0][0]…: nested deeper"),
         (SCHEMA, '{"items": [{}, {}, {}, {"price": "x"}]}', "$.items[3].price: expected number, got str"),
@@ -171,7 +171,7 @@ def test_the_value_counts_where_nothing_was_printed_and_only_there() -> None:
     assert looked_at(list[int], "[1]", value=[2]).data == [1]
     assert looked_at("regex:h.", value="hi").data == "hi"
     assert looked_at("json", value="hi").data == "hi"
-    assert "is no JSON" in (looked_at("json", value=object()).mismatch or "")
+    assert "is not JSON" in (looked_at("json", value=object()).mismatch or "")
 
 
 def test_output_that_was_cut_is_not_taken_for_the_whole() -> None:
@@ -249,8 +249,8 @@ class Alien:
         ({"patternProperties": {"(": {}}}, "RE2"),
         ({"pattern": "x" * 3000}, "2000"),
         ({"patternProperties": {"^(a+)+$": {}}, "unevaluatedProperties": False}, "not offered"),
-        ({"a": object()}, "no JSON"),
-        ({1: 2}, "no JSON"),
+        ({"a": object()}, "not JSON"),
+        ({1: 2}, "not JSON"),
         ({"description": "x" * 300_000}, "bytes"),
     ],
 )

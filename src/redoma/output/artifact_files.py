@@ -16,11 +16,11 @@ from typing import NamedTuple
 
 from ..lib import files
 from ..lib.errors import RedomaError
-from ..lib.patterns import pattern
+from ..lib.patterns import lazy_pattern
 
 MAX_FILES = 10_000
-_NAME = pattern(r"(?P<run>[A-Za-z0-9_:-][A-Za-z0-9._:-]{0,127})\.(?P<stream>stdout|stderr)\Z")
-_PART = pattern(r"\.[0-9a-f]{32}\.part\Z")
+_NAME = lazy_pattern(r"(?P<run>[A-Za-z0-9_:-][A-Za-z0-9._:-]{0,127})\.(?P<stream>stdout|stderr)\Z")
+_PART = lazy_pattern(r"\.[0-9a-f]{32}\.part\Z")
 
 
 class Listed(NamedTuple):
@@ -55,7 +55,7 @@ def open_file(directory: int, name: str) -> int:
     try:
         return files.open_regular(name, dir_fd=directory)
     except files.NotRegular as error:
-        raise RedomaError(f"{name} is no artifact", why="it is not a regular file", next="move it away") from error
+        raise RedomaError(f"{name} is not an artifact", why="it is not a regular file", next="move it away") from error
 
 
 def listed(directory: int) -> list[Listed]:

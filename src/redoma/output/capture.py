@@ -172,6 +172,8 @@ class Ends:
         """Return what was kept, sanitised and redacted. Next to the gap, `redactor.margin` bytes are left out: a secret
         may begin there and continue in the gap, or the reverse.
         """
+        if not self._head:  # as most programs leave standard error
+            return Text(b"", [])
         self._trim()
         margin = redactor.margin
         if not self._gap:

@@ -22,7 +22,7 @@ CONTEXT = 2048
 """Bytes of released text to remember: they may contain the name that marks the next value as a secret."""
 MAX_WAITING = 1 * MiB
 MAX_SECONDS = 4.0
-"""Of processor time, for one stream: text made to look like secrets takes a hundred times as long as other text."""
+"""Maximum processor time for one stream: text made to look like secrets takes a hundred times as long as other text."""
 
 
 def is_plain(data: bytes) -> bool:

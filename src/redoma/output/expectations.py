@@ -76,9 +76,9 @@ def schema_file(data: bytes, name: str) -> dict[str, Any]:
     try:
         schema, _ = strict_json.parse(data.decode())
     except (UnicodeDecodeError, Mismatch) as error:
-        raise InvalidRequest(f"{name} is no JSON Schema", why=str(error), next="give a file of JSON") from None
+        raise InvalidRequest(f"{name} is not a JSON Schema", why=str(error), next="give a file of JSON") from None
     if not isinstance(schema, dict):
-        raise InvalidRequest(f"{name} is no JSON Schema", why="it holds no object", next="begin it with {")
+        raise InvalidRequest(f"{name} is not a JSON Schema", why="it holds no object", next="begin it with {")
     return schema
 
 
@@ -121,7 +121,7 @@ def _printed(result: Result, of_text: bool) -> str:
         try:
             text = msgspec.json.encode(result.value).decode()
         except (TypeError, ValueError, OverflowError, RecursionError):
-            raise Mismatch("$: nothing was printed, and the value of the last expression is no JSON") from None
+            raise Mismatch("$: nothing was printed, and the value of the last expression is not JSON") from None
     if len(text) > MAX_BYTES:
         raise Mismatch(f"$: {len(text):,} characters were printed, and at most {MAX_BYTES:,} are looked at")
     return text.strip()
@@ -186,7 +186,7 @@ def _regex(pattern: str) -> Expectation:
     try:
         automaton = compile_re2(pattern)
     except UnicodeEncodeError:
-        raise _bad_regex(pattern, "it is no Unicode") from None
+        raise _bad_regex(pattern, "it is not Unicode") from None
     except ValueError as error:
         raise _bad_regex(pattern, str(error)) from None
 

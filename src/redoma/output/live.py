@@ -212,6 +212,8 @@ class _StreamView:
             stop = self._unfinished.inside_line(data, before + start) - before
         else:
             stop = clean.rfind(b"\n", 0, self._unfinished.after_lines(data, before + start) - before) + 1
+            while (outside := cut_outside(found, stop)) < stop:  # a secret of several lines: end where its line begins
+                stop = clean.rfind(b"\n", 0, outside) + 1
         stop, text, enough = self._within_limits(clean, found, _outside(found, start, stop))
         self._move_on(raw, clean, stop)
         if enough:
@@ -261,9 +263,9 @@ class _StreamView:
     def _end_of(self, rest: Ends) -> bytes:
         text = rest.clean(self._redactor)
         already = self._context + self._shown
-        label = replace(already, self._redactor.find(already))[0]
-        if text.data.startswith(label):
-            text = _without_beginning(text, len(label))
+        shown_before = replace(already, self._redactor.find(already))[0]
+        if text.data.startswith(shown_before):
+            text = _without_beginning(text, len(shown_before))
         half = msgspec.structs.replace(
             self._limits,
             output_bytes=max(1, self._limits.output_bytes // 2),

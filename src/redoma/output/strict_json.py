@@ -25,11 +25,11 @@ MAX_BYTES = 16 * MiB
 MAX_DEPTH = 100
 """Depth of nested lists and objects."""
 MAX_DIGITS = 1000
-"""Of an integer: parsing takes time quadratic in its digits."""
+"""Maximum digits of an integer: parsing takes time quadratic in their number."""
 
 MAX_SCHEMA = 256 * KiB
 MAX_VALUES = 50_000
-"""In the data. For more, expect a msgspec type, which is a thousand times as fast."""
+"""Maximum values in the data. For more, expect a msgspec type, which is a thousand times as fast."""
 MAX_STEPS = 250_000
 """Keywords that one check may evaluate."""
 MAX_PATTERN = 2000
@@ -78,7 +78,7 @@ def without_secrets(data: Any, text: str, redact: Redact) -> tuple[Any, str]:
     try:
         plain = json.dumps(data, ensure_ascii=False).encode()
     except UnicodeEncodeError:
-        raise Mismatch("$: it has text that is no Unicode (half a character, such as \\ud800)") from None
+        raise Mismatch("$: it has text that is not Unicode (half a character, such as \\ud800)") from None
     cleaned = redact(plain)
     if cleaned == plain:
         return data, text
@@ -134,7 +134,7 @@ _DECODER = json.JSONDecoder(
     object_pairs_hook=_pairs,
     parse_int=_integer,
     parse_float=_decimal,
-    parse_constant=lambda name: _Invalid(f"{name} is no JSON"),
+    parse_constant=lambda name: _Invalid(f"{name} is not JSON"),
 )
 
 
@@ -222,7 +222,7 @@ def _copied(given: dict[str, Any]) -> tuple[bytes, dict[str, Any]]:
         text = msgspec.json.encode(given, order="sorted")
         schema = json.loads(text)
     except (TypeError, ValueError, RecursionError) as error:
-        raise _invalid(f"it is no JSON: {str(error)[:200]}") from None
+        raise _invalid(f"it is not JSON: {str(error)[:200]}") from None
     if len(text) > MAX_SCHEMA:
         raise _invalid(f"it has {len(text):,} bytes, and at most {MAX_SCHEMA:,} are taken")
     return text, schema

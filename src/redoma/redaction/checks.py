@@ -15,7 +15,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import NamedTuple
 
-from ..lib.patterns import pattern as compiled_later
+from ..lib.patterns import lazy_pattern
 
 Span = tuple[int, int]
 Check = Callable[[bytes, int, int], Span | None]
@@ -31,19 +31,19 @@ _MAX_JWK = 2048
 
 # Quoted (also with quotes as written inside a JSON string, HTML or a URL), or bare. A bare value ends where a query
 # string, a connection string, a list or a call would end it. An unclosed quote still opens a value.
-_VALUE = compiled_later(
+_VALUE = lazy_pattern(
     rb"""(?:[bBrRuUN@]{1,2}(?=["']))?(?:""(?="))?(?:\\{1,7}["'](?P<escaped>[^"'\\\n]+)|\\{1,3}u002[27](?P<unicode>[^"'\\\n]+)"""
     rb"""|"(?P<double>[^"\\\n]*(?:\\.[^"\\\n]*)*)|'(?P<single>[^'\\\n]*(?:\\.[^'\\\n]*)*)"""
     rb"""|(?i:&(?:quot|apos|\#0{0,2}3[49]|\#x0{0,2}2[27]);)(?P<html>[^&<>\n]+(?:&(?:amp|lt|gt|\#\d{2});[^&<>\n]*)*)"""
     rb"""|%2[27](?P<encoded>[^%\s&"'<>]+(?:%(?!2[27])[0-9A-Fa-f]{2}[^%\s&"'<>]*)*)|(?P<bare>[^\s"'`,;&<>(){}\[\]|\\\x1b]+))"""
 )
-_ENCODED_END = compiled_later(rb"(?i)%(?:2[267]|7d|20|0[ad])")
-_REST_OF_WORD = compiled_later(rb"[^\s\"'`]*")
+_ENCODED_END = lazy_pattern(rb"(?i)%(?:2[267]|7d|20|0[ad])")
+_REST_OF_WORD = lazy_pattern(rb"[^\s\"'`]*")
 # `NAME=` at the beginning of a line in an .env file.
-_ENV_LINE = compiled_later(rb"(?:^|\n)[ \t]*(?:export )?[A-Z0-9_]*$")
+_ENV_LINE = lazy_pattern(rb"(?:^|\n)[ \t]*(?:export )?[A-Z0-9_]*$")
 
 # Values in place of a secret that are not one: a variable, a template, a mask, our own replacement.
-_STAND_IN = compiled_later(
+_STAND_IN = lazy_pattern(
     rb"""(?i)\$\w|\$[({]|%[(sv{]|\[redacted:|<[^<>]*>$|[^{]{0,99}(?:\$\{|\{\{|\{[a-z_][\w.]*\})"""
     rb"""|(?:[*x.\-_#?]|\xe2\x80\xa2|\xe2\x80\xa6)+$|your[-_ ]"""
     rb"""|!(?:vault|ref|env|include|secret)\w*$|(?-i:\[[A-Z][A-Z_ ]+\]$|[A-Z0-9]+_[A-Z0-9_]+=$)"""
@@ -56,9 +56,9 @@ _WORDS = frozenset(
     b" invalid expired missing incorrect wrong valid disabled enabled default password passwd pass secret token bearer"
     b" basic input prompt stdin file number integer boolean object field type name value example".split()
 )
-_DOTTED = compiled_later(rb"[A-Za-z_]\w*(?:\??\.[A-Za-z_]\w*)+$")
-_IDENTIFIER = compiled_later(rb"[A-Za-z_]\w*$")
-_MOMENT = compiled_later(rb"[0-9TZ:.+-]+$")
+_DOTTED = lazy_pattern(rb"[A-Za-z_]\w*(?:\??\.[A-Za-z_]\w*)+$")
+_IDENTIFIER = lazy_pattern(rb"[A-Za-z_]\w*$")
+_MOMENT = lazy_pattern(rb"[0-9TZ:.+-]+$")
 _DIGITS, _LETTERS = b"0123456789", b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 
 
@@ -136,17 +136,17 @@ def _given(is_secret: Callable[[_Value, bytes, int, int], bool]) -> Check:
 
 
 # If a whole line is one setting, even an ordinary word is its value.
-_LINE_BEFORE = compiled_later(rb"(?:^|[\n\r])(?P<margin>[ \t]*(?:- |export )?)(?P<name>[\w.-]*)$")
-_LINE_AFTER = compiled_later(rb"[ \t]*(?:[\r\n]|\Z)")
-_SETTING_BEFORE = compiled_later(
+_LINE_BEFORE = lazy_pattern(rb"(?:^|[\n\r])(?P<margin>[ \t]*(?:- |export )?)(?P<name>[\w.-]*)$")
+_LINE_AFTER = lazy_pattern(rb"[ \t]*(?:[\r\n]|\Z)")
+_SETTING_BEFORE = lazy_pattern(
     rb"(?i)(?:^|\n)[ \t]*(?:\[[^\]\n]+\]|(?:user(?:name)?|login|host|port|server|email|database|dbname|repository|url)"
     rb"[ \t]*[=:][^\n()]*)[ \t]*\r?\n$"
 )
-_DOTTED_NAME = compiled_later(rb"[a-z][\w-]*(?:\.[\w-]+)+$")
-_ENV_NAME = compiled_later(rb"[A-Z][A-Z0-9_]*$")
-_NAME_OF_SECRET = compiled_later(rb"(?i)pass|pwd|secret|token|key|hash|hidden|change|example|dummy|test|user")
-_ELEMENT = compiled_later(rb"[^<>\s]{4,200}(?=</)")
-_IN_EXPANSION = compiled_later(rb"\$\{\w*$")
+_DOTTED_NAME = lazy_pattern(rb"[a-z][\w-]*(?:\.[\w-]+)+$")
+_ENV_NAME = lazy_pattern(rb"[A-Z][A-Z0-9_]*$")
+_NAME_OF_SECRET = lazy_pattern(rb"(?i)pass|pwd|secret|token|key|hash|hidden|change|example|dummy|test|user")
+_ELEMENT = lazy_pattern(rb"[^<>\s]{4,200}(?=</)")
+_IN_EXPANSION = lazy_pattern(rb"\$\{\w*$")
 
 
 def password(text: bytes, start: int, end: int) -> Span | None:
@@ -222,17 +222,17 @@ def setting_password(value: _Value, text: bytes, _start: int, _end: int) -> bool
     return len(value.text) >= 4 and _LINE_AFTER.match(text, after, after + 8) is not None
 
 
-_QUOTED_REST = compiled_later(rb"""[^'"\n]{0,200}""")
-_PASS_WORD = compiled_later(rb"""[ =]?['"]?([^\s'"]+)""")
-_GLUED = compiled_later(rb"\b(?:mysql\w*|mariadb(?:-\w+)?|7z[ar]?|(?:un)?rar)\s[^\n|;&]*$")
+_QUOTED_REST = lazy_pattern(rb"""[^'"\n]{0,200}""")
+_PASS_WORD = lazy_pattern(rb"""[ =]?['"]?([^\s'"]+)""")
+_GLUED = lazy_pattern(rb"\b(?:mysql\w*|mariadb(?:-\w+)?|7z[ar]?|(?:un)?rar)\s[^\n|;&]*$")
 _APART = {
-    b"w": compiled_later(rb"\bldap\w+\b[^\n|;&]*$"),
-    b"P": compiled_later(rb"\b(?:zip|unzip|zipcloak|sqlcmd|bcp|mosquitto_[ps]ub)\b[^\n|;&]*$"),
-    b"U": compiled_later(rb"\b(?:smbclient|rpcclient|smbmap|net)\b[^\n|;&]*$"),
-    b"a": compiled_later(rb"\bredis-cli\b[^\n|;&]*$"),
-    b"p": compiled_later(rb"\b(?:sshpass|mongo\w*|(?:docker|podman|oc|az|helm registry|skopeo) login)\b[^\n|;&]*$"),
+    b"w": lazy_pattern(rb"\bldap\w+\b[^\n|;&]*$"),
+    b"P": lazy_pattern(rb"\b(?:zip|unzip|zipcloak|sqlcmd|bcp|mosquitto_[ps]ub)\b[^\n|;&]*$"),
+    b"U": lazy_pattern(rb"\b(?:smbclient|rpcclient|smbmap|net)\b[^\n|;&]*$"),
+    b"a": lazy_pattern(rb"\bredis-cli\b[^\n|;&]*$"),
+    b"p": lazy_pattern(rb"\b(?:sshpass|mongo\w*|(?:docker|podman|oc|az|helm registry|skopeo) login)\b[^\n|;&]*$"),
 }
-_WEB = compiled_later(rb"\b(?:curl|wget|http|https|xh|etcdctl)\b")
+_WEB = lazy_pattern(rb"\b(?:curl|wget|http|https|xh|etcdctl)\b")
 
 
 def short_option(text: bytes, start: int, end: int) -> Span | None:
@@ -281,7 +281,7 @@ def dsn_password(text: bytes, start: int, end: int) -> Span | None:
     return (first, last) if named and not _STAND_IN.match(value) and value.lower() not in _WORDS else None
 
 
-_PIPED = compiled_later(rb"""echo (?:-[ne] )?["']?([^\s"'|$`<>]+)""")
+_PIPED = lazy_pattern(rb"""echo (?:-[ne] )?["']?([^\s"'|$`<>]+)""")
 
 
 def piped(text: bytes, start: int, end: int) -> Span | None:
@@ -317,7 +317,7 @@ _HARMLESS_KEYS = frozenset(
     b" issue record parent child candidate natural composite surrogate image blob asset bundle chunk module lock state"
     b" registry value entity host known ssh gpg verify verification storage data list dict json field column".split()
 )
-_UUID = compiled_later(rb"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$")
+_UUID = lazy_pattern(rb"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$")
 
 
 @_given
@@ -396,8 +396,8 @@ def authorization_header(text: bytes, start: int, end: int) -> Span | None:
     return (at, end) if end - at >= 8 and (named or _is_strong(value)) and not _STAND_IN.match(value) else None
 
 
-_COOKIES = compiled_later(rb"[^\n\r\"']{1,1024}")
-_COOKIE = compiled_later(rb"=([^;\s]{8,})")
+_COOKIES = lazy_pattern(rb"[^\n\r\"']{1,1024}")
+_COOKIE = lazy_pattern(rb"=([^;\s]{8,})")
 _ATTRIBUTES = (b"path", b"expires", b"domain", b"max-age", b"samesite", b"priority", b"version")
 _MAX_COOKIES = 20
 
@@ -421,7 +421,7 @@ def cookie(text: bytes, start: int, end: int) -> Span | None:
     return strong[0].start(1), max(strong[-1].end(1), last.end() if last else 0)
 
 
-_COOKIE_OPTION = compiled_later(rb"\s-[\w-]+[ =]")
+_COOKIE_OPTION = lazy_pattern(rb"\s-[\w-]+[ =]")
 
 
 def cookie_option(text: bytes, start: int, end: int) -> Span | None:
@@ -447,14 +447,14 @@ def random_token(text: bytes, start: int, end: int) -> Span | None:
 
 # --- values with a distinctive form --------------------------------------------------------------------------
 
-_JWT = compiled_later(rb"[\w-]{10,%d}\.eyJ[\w-]{2,}(?:\.[\w-]*)?" % _MAX_JWT_HEADER)
+_JWT = lazy_pattern(rb"[\w-]{10,%d}\.eyJ[\w-]{2,}(?:\.[\w-]*)?" % _MAX_JWT_HEADER)
 # Headers (`DEK-Info: AES-128-CBC,0A1B`) and a literal \\n, as in JSON, belong to the body. Without a last line, only
 # the shape of the lines shows where the key ends and other output begins.
-KEY_BODY = compiled_later(rb"[\w+/=\s\\:,.()-]*")
-_KEY_LINES = compiled_later(
+KEY_BODY = lazy_pattern(rb"[\w+/=\s\\:,.()-]*")
+_KEY_LINES = lazy_pattern(
     rb"(?:\s|\\n)*(?:[A-Z][A-Za-z-]+: [^\n]*\n\s*)*(?:[A-Za-z0-9+/=]+(?:\s*\n\s*|\\n|\Z))*(?:[A-Za-z0-9+/=]{16,})?"
 )
-_KEY_END = compiled_later(rb"-----END [A-Z ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
+_KEY_END = lazy_pattern(rb"-----END [A-Z ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
 BASE64 = _LETTERS + _DIGITS + b"+/=-_"
 BASE64_LINES = _LETTERS + _DIGITS + b"+/=\r\n"
 
@@ -508,7 +508,7 @@ def key_end(text: bytes, start: int, end: int) -> Span | None:
 
 
 # `react@18.2.0.tgz`, `logo@2x.png`, `user@1000.service`: a version, and file extensions that are not top-level domains.
-_NO_DOMAIN = compiled_later(
+_NO_DOMAIN = lazy_pattern(
     rb"@(?:[0-9]+\.){2}|\.(?:deb|gif|gz|html?|jar|jpe?g|js|json|mount|png|rpm|scope|service|slice|socket|svg|tar|tgz"
     rb"|timer|tsx?|txt|webp|whl|xz|ya?ml)\Z",
     re.IGNORECASE,
@@ -601,7 +601,7 @@ def ssn(text: bytes, start: int, end: int) -> Span | None:
     return (start, end) if issued and _stands_alone(text, start, end) else None
 
 
-_PHONE_START = compiled_later(rb"[+(]*[0-9]")
+_PHONE_START = lazy_pattern(rb"[+(]*[0-9]")
 
 
 def phone(text: bytes, start: int, end: int) -> Span | None:
@@ -637,8 +637,8 @@ _BY_NUMBER = {
     b"bsn": ("nl.bsn",),
     b"pesel": ("pl.pesel",),
 }
-_HINT = compiled_later(rb"([A-Za-z]+)(?i:[ -](?:security|insurance|fiscale|id|no\.?|number|nr\.?))*")
-_ID = compiled_later(rb"(?:[0-9]|[A-Z]{1,6} ?[0-9])[0-9A-Z .-]*")
+_HINT = lazy_pattern(rb"([A-Za-z]+)(?i:[ -](?:security|insurance|fiscale|id|no\.?|number|nr\.?))*")
+_ID = lazy_pattern(rb"(?:[0-9]|[A-Z]{1,6} ?[0-9])[0-9A-Z .-]*")
 
 
 def national_id(text: bytes, start: int, end: int) -> Span | None:

@@ -1,4 +1,4 @@
-"""The forms of sensitive data, as data: a kind, an RE2 pattern, a check if the form alone is no proof, and examples
+"""The forms of sensitive data, as data: a kind, an RE2 pattern, a check if the form alone is not proof, and examples
 that match and don't, which a test verifies.
 
 The patterns are joined into one alternation. Three rules prevent quadratic time on hostile text: a pattern that can

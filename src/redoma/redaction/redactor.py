@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import binascii
 import functools
-import json
 import re
 import unicodedata
 from collections import Counter
@@ -12,12 +11,11 @@ from collections.abc import Iterable, Iterator
 from datetime import date, time, timedelta
 from decimal import Decimal
 from typing import Any
-from urllib.parse import quote, quote_plus
 
-from ..lib.patterns import pattern as compiled_later
+from ..lib.patterns import lazy_pattern
 from ..lib.sanitise import is_clean, without_invisible, without_sequences
 from ..models import MIN_SECRET, KiB
-from .scanner import KNOWN, PLACEHOLDER, Found, find, merge, options
+from .scanner import KNOWN, PLACEHOLDER, Found, find, has_candidate, merge, options
 
 _MIN_LINE = 16
 _MIN_BASE64 = 5
@@ -32,6 +30,8 @@ MAX_DEPTH, MAX_ITEMS = 64, 100_000
 _MAX_SECRET = 16 * KiB
 """Bytes of a secret that is recognised by its form."""
 
+_EMPTY = (type(None), str, bytes, list, tuple, dict)
+"""Types whose empty values hold nothing to redact."""
 # Never changed by URL-encoding or by JSON.
 _PLAIN = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_.~")
 _HTML = {'"': "quot", "'": "apos", "&": "amp", "<": "lt", ">": "gt"}
@@ -45,8 +45,8 @@ _NOISE = (
 )
 # An unfinished sequence, which would swallow the next character; and the parameters of a sequence, up to its last
 # letter.
-_CUT_SHORT = compiled_later(rb"\x1b(?:\[[0-?]*)?[ -/]*")
-_PARAMETERS = compiled_later(rb"\x1b\[[0-?]*[0-9;](?=[@-~])")
+_CUT_SHORT = lazy_pattern(rb"\x1b(?:\[[0-?]*)?[ -/]*")
+_PARAMETERS = lazy_pattern(rb"\x1b\[[0-?]*[0-9;](?=[@-~])")
 
 
 class Redactor:
@@ -86,6 +86,16 @@ class Redactor:
             fresh = list(_uncovered(data, found, fresh))
             found = merge([*found, *fresh])
         return found
+
+    def finds_nothing_in(self, texts: Iterable[str]) -> bool:
+        """Return whether nothing would be removed from any of the texts: one search for all. False also if it is not
+        known.
+
+        The texts are searched as lines of one text. A pattern that finds something in a text finds it there, too: to
+        patterns, the end of a line is like the end of the text (a test looks at each of them).
+        """
+        data = "\n".join(texts).encode("utf-8", "surrogatepass")
+        return not data or (next(self._known(data), None) is None and not has_candidate(data))
 
     def _known(self, data: bytes) -> Iterator[Found]:
         for match in self._values.finditer(data) if self._values else ():
@@ -158,6 +168,8 @@ class Redactor:
 
     def redact_data(self, value: Any) -> tuple[Any, dict[str, int]]:
         """Do the same as `redact` for nested plain data: keys and values, numbers that spell a secret, bytes."""
+        if not value and value.__class__ in _EMPTY:
+            return value, {}
         walk = _Walk(self)
         return walk.clean(value, MAX_DEPTH), dict(walk.counts)
 
@@ -167,6 +179,8 @@ def clean(text: str, redactor: Redactor) -> tuple[str, dict[str, int]]:
 
     The order matters: sanitising without the redactor could leave half a secret, which redaction doesn't find.
     """
+    if not text:
+        return text, {}
     data = redactor.sanitise(text.encode("utf-8", "replace"))
     redacted, counts = redactor.redact_bytes(data)
     return redacted.decode(), counts
@@ -275,6 +289,8 @@ class _Walk:
         """Redact a text whose name may mark it as a secret (`"password": "x"`). If it does, all of the text is
         removed.
         """
+        import json
+
         before = f"{json.dumps(name, ensure_ascii=False)}: ".encode("utf-8", "surrogatepass")
         spelt, at = json.dumps(text, ensure_ascii=False).encode("utf-8", "surrogatepass"), len(before)
         pair = [Found(f.start - at, f.end - at, f.kind) for f in self.redactor.find(before + spelt) if f.end > at]
@@ -341,8 +357,11 @@ def _encodings(value: str) -> Iterator[bytes]:
     """Yield the usual encodings of a value, each in one spelling."""
     data = value.encode("utf-8", "surrogatepass")
     yield from (data, data.hex().encode(), data.hex().upper().encode())
-    yield from (quote(data).encode(), quote(data, safe="").encode(), quote_plus(data).encode())
     import html  # loads a list of two thousand names, which is seldom needed
+    import json
+    from urllib.parse import quote, quote_plus
+
+    yield from (quote(data).encode(), quote(data, safe="").encode(), quote_plus(data).encode())
 
     yield from (html.escape(value).encode("utf-8", "surrogatepass"), quote(quote(data, safe="")).encode())
     yield from (
@@ -376,6 +395,8 @@ def spellings(char: str) -> list[bytes]:
     if char in _HTML:
         choices.append(f"&{_HTML[char]};")
     if char in _ESCAPES:
+        import json
+
         choices.append("\\" + _ESCAPES[char])
         choices.append(json.dumps("\\" + _ESCAPES[char])[1:-1])  # a JSON text inside another
     if char == " ":

@@ -10,12 +10,12 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from typing import Any, NamedTuple
 
 import msgspec
 
-from .patterns import PATTERNS
+from .hints import HINTS, possible_kinds
+from .patterns import PATTERNS, Pattern
 
 UNCHECKED = "unchecked"
 """The kind of text after too many near-misses: it is made to exhaust us, so it is removed unread."""
@@ -25,6 +25,7 @@ PERSONAL_KINDS = frozenset(pattern.kind for pattern in PATTERNS if pattern.perso
 """Kinds of personal data: removed from what is shown, but no reason to refuse a script."""
 KNOWN = "known-secret"
 """The kind of a value that was given as a secret."""
+_WITHOUT_HINTS = (SECRET_KINDS | PERSONAL_KINDS) - HINTS.keys()  # in case one is forgotten
 
 PLACEHOLDER = (
     rb"\[redacted:(?:" + b"|".join(sorted(k.encode() for k in SECRET_KINDS | PERSONAL_KINDS | {KNOWN})) + rb")\]"
@@ -34,6 +35,8 @@ PLACEHOLDER = (
 # ones are searched again: otherwise a long run of near-misses would be read again from each of its positions.
 _RETRY_WITHIN = 64
 _MAX_REJECTED = 20_000  # a near-miss costs a hundred times as much as other text: this many take about 0.4 s
+_SHORT, _FEW = 4096, 64
+"""Bytes of a text that is searched for hints first, and how many such texts."""
 
 
 class Match(msgspec.Struct, frozen=True):
@@ -78,46 +81,69 @@ def options(**changes: Any) -> Any:
     return chosen
 
 
-_compiling = threading.Lock()
+class _Automata:
+    """What searches for some of the patterns."""
+
+    def __init__(self, patterns: tuple[Pattern, ...]) -> None:
+        import re2
+
+        self.patterns = patterns
+        self.where = re2.compile(b"|".join([PLACEHOLDER, *(b"(?:" + p.regex + b")" for p in patterns)]), options())
+        """Finds candidates."""
+
+    @functools.cached_property
+    def _which(self) -> Any:
+        """Built only when needed: most texts have no candidate."""
+        import re2
+
+        which = re2.Set.FullMatchSet(options())
+        for pattern in self.patterns:
+            which.Add(pattern.regex)
+        which.Compile()
+        return which
+
+    def matching(self, text: bytes) -> list[Pattern]:
+        """Return the patterns that match all of the text, the most specific first."""
+        return [self.patterns[number] for number in sorted(self._which.Match(text) or ())]
 
 
-def _where() -> Any:
-    """Return the automaton that finds candidates."""
-    if _automaton.cache_info().currsize:
-        return _automaton()
-    with _compiling:  # if two threads are first, one waits for the other
-        return _automaton()
+_building = threading.Lock()
+_all: _Automata | None = None
+_scans = 0  # of short texts; if two threads miss each other's count, nothing is lost
 
 
-@functools.cache
-def _automaton() -> Any:
-    import re2
+def _automata_for(text: bytes) -> _Automata | None:
+    """Return what finds everything in a text; None if nothing can be in it.
 
-    return re2.compile(b"|".join([PLACEHOLDER, *(b"(?:" + p.regex + b")" for p in PATTERNS)]), options())
-
-
-def prepare() -> None:
-    """Start building the automaton in a thread: it takes longer than everything else in a short run, and RE2 releases
-    the GIL. If that fails, the first use raises the error.
+    To build an automaton of all patterns takes 40 ms, longer than anything else in a short run. So a process that has
+    read little builds those that the text has hints of; a pattern that can't match changes nothing about the others.
     """
-    if _automaton.cache_info().currsize:
-        return
-    with suppress(RuntimeError):  # no thread can be started
-        threading.Thread(target=_where, name="redoma-patterns", daemon=True).start()
+    global _scans
+    if _all is None and len(text) <= _SHORT and _scans < _FEW:
+        _scans += 1
+        return _some(possible_kinds(text) | _WITHOUT_HINTS)
+    return _everything()
 
 
-@functools.cache
-def _which() -> Any:
-    """Return the automaton that tells which patterns a candidate matches. Built only when needed: most texts have no
-    candidate.
-    """
-    import re2
+def _everything() -> _Automata:
+    global _all
+    if _all is None:
+        with _building:  # if two threads are first, one waits for the other
+            if _all is None:
+                _all = _Automata(PATTERNS)
+    return _all
 
-    which = re2.Set.FullMatchSet(options())
-    for pattern in PATTERNS:
-        which.Add(pattern.regex)
-    which.Compile()
-    return which
+
+@functools.lru_cache(maxsize=8)
+def _some(kinds: frozenset[str]) -> _Automata | None:
+    patterns = tuple(pattern for pattern in PATTERNS if pattern.kind in kinds)
+    return _Automata(patterns) if patterns else None
+
+
+def has_candidate(text: bytes) -> bool:
+    """Return whether there is anything in UTF-8 text that `find` would examine."""
+    automata = _automata_for(text)
+    return automata is not None and automata.where.search(text) is not None
 
 
 def find(text: bytes, position: int = 0, stop: int | None = None, *, named: bool = False) -> Iterator[Found]:
@@ -125,19 +151,21 @@ def find(text: bytes, position: int = 0, stop: int | None = None, *, named: bool
 
     With `named`, include the name that marks a value as a secret.
     """
-    where = _where()
+    automata = _automata_for(text)
+    if automata is None:
+        return
     rejected = 0
-    while candidate := where.search(text, position, stop):
+    while candidate := automata.where.search(text, position, stop):
         start, end = candidate.span()
         position = end
         if text.startswith(b"[redacted:", start):  # our own replacement: redacting twice changes nothing
             continue
-        pattern = PATTERNS[min(_which().Match(text[start:end]))]
+        pattern = automata.matching(text[start:end])[0]
         span = pattern.check(text, start, end) if pattern.check else (start, end)
         if span:
             position = max(end, span[1])
-            if span[0] >= end and (names := _which().Match(text[span[0] : span[1]])):
-                pattern = PATTERNS[min(names)]  # `token: glpat-…`: found by its name, but its form is more specific
+            if span[0] >= end and (others := automata.matching(text[span[0] : span[1]])):
+                pattern = others[0]  # `token: glpat-…`: found by its name, but its form is more specific
             yield Found(min(start, span[0]) if named else span[0], span[1], pattern.kind)
             continue
         rejected += 1

@@ -12,12 +12,12 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from ..lib.patterns import pattern
+from ..lib.patterns import lazy_pattern
 from . import checks
 from .redactor import Redactor, base64_cores, spellings
 from .scanner import options
 
-_KEY_BEGIN = pattern(rb"-----BEGIN [A-Z ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
+_KEY_BEGIN = lazy_pattern(rb"-----BEGIN [A-Z ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
 _KEY_LINE = 32
 """Characters of the shortest line that may be part of a key; ordinary words are shorter."""
 _MAX_KEY = 16 * 1024
