@@ -7,6 +7,8 @@ Each side does what its users do: a kernel through `jupyter_client` (its blockin
 `SandboxSession`, a session through `redoma.Session`, with policy, audit and redaction on. Without llm-sandbox, or an
 engine for it (DOCKER_HOST), that part is left out. The numbers are those of a machine that does other things, too: what
 they say is how the sides compare. Processor time is that of both ends together.
+
+At the end stands each goal with what was measured and a verdict.
 """
 
 from __future__ import annotations
@@ -26,7 +28,34 @@ from typing import Any
 import redoma
 
 CODE = "x = 1 + 1"
+GOAL_RUN = 1 / 5
+GOAL_OPENING = 1 / 50
+GOAL_GROWTH = 1 << 20
+"""Bytes that the last 500 of 1,000 runs may add to the memory of a session, or to ours."""
 PRINTS = "print('hello')\nx"
+_CONTAINERS = "a run beside llm-sandbox's in an open session"
+
+
+class Goals:
+    """What was measured for each goal, and whether it was met."""
+
+    def __init__(self) -> None:
+        self._lines: list[str] = []
+
+    def at_most(self, what: str, measured: float, goal: float, *, unit: str = "") -> None:
+        verdict = "met" if measured <= goal else "MISSED"
+        self._lines.append(f"{what:<58} {measured:>9.4g} {'≤':>3} {goal:<9.4g} {unit:<6} {verdict}")
+
+    def told(self, what: str, measured: str) -> None:
+        """Note what has no number as its goal."""
+        self._lines.append(f"{what:<58} {measured}")
+
+    def left_out(self, what: str, why: str) -> None:
+        self._lines.append(f"{what:<58} NOT MEASURED: {why}")
+
+    def show(self) -> None:
+        print("\nGoals:")
+        print("\n".join(self._lines))
 
 
 def timed(work: Callable[[], object]) -> float:
@@ -60,7 +89,7 @@ def must(result: redoma.Result) -> None:
     assert result.ok, result.error
 
 
-def runs(rounds: int) -> None:
+def runs(rounds: int, goals: Goals) -> None:
     manager, client = kernel()
     kernels = below(os.getpid())
     with redoma.Session() as session:
@@ -78,12 +107,18 @@ def runs(rounds: int) -> None:
             their_cpu = processor_time(partial(execute, client, code), kernels, rounds)
             our_cpu = processor_time(partial(session.run, code), cells, rounds)
             print(f"    processor time: kernel {their_cpu:.2f} ms, session {our_cpu:.2f} ms")
+            goals.at_most(f"a run beside a kernel's: {what}", _part(ours, theirs), GOAL_RUN)
+            goals.at_most(f"  in processor time: {what}", our_cpu / their_cpu, GOAL_RUN)
     client.stop_channels()
     manager.shutdown_kernel(now=True)
 
 
 def _times(theirs: list[float], ours: list[float]) -> str:
     return f"{statistics.median(theirs) / statistics.median(ours):.1f}"
+
+
+def _part(ours: list[float], theirs: list[float]) -> float:
+    return statistics.median(ours) / statistics.median(theirs)
 
 
 def processor_time(work: Callable[[], object], processes: set[int], rounds: int) -> float:
@@ -104,14 +139,14 @@ def scheduled(pid: int) -> float:
     return sum(int(file.read_text().split()[0]) for file in files) / 1e6
 
 
-def containers(rounds: int) -> None:
+def containers(rounds: int, goals: Goals) -> None:
     """The same beside llm-sandbox, whose session is a container."""
     try:
         sandbox = importlib.import_module("llm_sandbox")
         theirs_open = sandbox.SandboxSession(lang="python", image="python:3.11-slim", skip_environment_setup=True)
         theirs_open.open()
     except Exception as error:  # it is not here, or has no engine
-        print(f"llm-sandbox is left out: {error}")
+        goals.left_out(_CONTAINERS, str(error).partition("\n")[0][:200])
         return
     try:
         with redoma.Session() as session:
@@ -125,9 +160,10 @@ def containers(rounds: int) -> None:
     print(row("llm-sandbox, a line of output", theirs))
     print(row("session, a line of output", ours))
     print(f"    the session takes 1/{_times(theirs, ours)} of its time (medians)")
+    goals.at_most(_CONTAINERS, _part(ours, theirs), GOAL_RUN)
 
 
-def forks(rounds: int) -> None:
+def forks(rounds: int, goals: Goals) -> None:
     """A copy of a warm session with numpy beside a new one that imports it."""
     with redoma.Session(memory="2GiB") as session:
         must(session.run("import numpy as np"))
@@ -145,9 +181,10 @@ def forks(rounds: int) -> None:
         print(row("session, open and import numpy", started))
         print(row("fork of one that has, and first run", copied))
         print(f"    a fork takes 1/{_times(started, copied)} of that (medians)")
+        goals.at_most("fork of a session with numpy beside starting one", _part(copied, started), 1.0)
 
 
-async def many_forks(count: int) -> None:
+async def many_forks(count: int, goals: Goals) -> None:
     async with redoma.AsyncExecutor(_quiet(count)) as executor, executor.session(memory="2GiB") as session:
         must(await session.run("import numpy as np; a = np.ones(100_000_000 // 8); a.nbytes"))
         before = below(os.getpid())
@@ -157,14 +194,14 @@ async def many_forks(count: int) -> None:
         new = below(os.getpid()) - before
         memory, cpu = sum(map(private, new)), sum(map(scheduled, new))
         must(await copies[-1].run("assert a.sum() == a.size"))
-        print(
-            f"{count} forks of a session with an array of 100 MB: {took / count * 1e3:.1f} ms each, "
-            f"{cpu / count:.1f} ms of processor time and {memory / count / 1e6:.2f} MB private each"
+        each = (
+            f"{took / count * 1e3:.1f} ms, {cpu / count:.1f} of processor time, {memory / count / 1e6:.2f} MB private"
         )
+        goals.told(f"each of {count} forks with an array of 100 MB", each)
         await asyncio.gather(*(copy.aclose() for copy in copies))
 
 
-def openings(rounds: int) -> None:
+def openings(rounds: int, goals: Goals) -> None:
     theirs, ours = [], []
     with redoma.Session() as first:
         must(first.run("1"))
@@ -185,6 +222,23 @@ def openings(rounds: int) -> None:
     print(row("kernel, start and first run", theirs))
     print(row("session, open and first run", ours))
     print(f"    opening takes 1/{statistics.median(theirs) / statistics.median(ours):.0f} of the kernel's (medians)")
+    goals.at_most("opening beside starting a kernel, each with a first run", _part(ours, theirs), GOAL_OPENING)
+
+
+def endurance(goals: Goals) -> None:
+    """Memory over 1,000 runs in one session: the second half must add nothing, in the session or here."""
+    with redoma.Session() as session:
+        code = "import random\nkept = [random.random() for _ in range(1000)]\nprint(sum(kept) > 0)\nlen(kept)"
+        for _ in range(500):
+            must(session.run(code))
+        cells = below(os.getpid())
+        before = sum(map(private, cells)), private(os.getpid())
+        for _ in range(500):
+            must(session.run(code))
+        after = sum(map(private, cells)), private(os.getpid())
+    for where, first, last in zip(("the session", "our process"), before, after, strict=True):
+        what = f"1,000 runs: bytes that the last 500 add to {where}"
+        goals.at_most(what, last - first, GOAL_GROWTH, unit="bytes")
 
 
 def private(pid: int) -> int:
@@ -218,7 +272,7 @@ def _quiet(count: int) -> redoma.Config:
     )
 
 
-async def many(count: int) -> None:
+async def many(count: int, goals: Goals) -> None:
     async with redoma.AsyncExecutor(_quiet(count)) as executor:
         async with executor.session() as first:
             must(await first.run("1"))
@@ -229,7 +283,8 @@ async def many(count: int) -> None:
                 must(result)
             took = time.perf_counter() - start
             memory = sum(private(pid) for pid in below(os.getpid()) - before)
-            print(f"{count} sessions at once: open after {took:.2f} s, {memory / count / 1e6:.2f} MB private each")
+            each = f"all after {took:.2f} s: {took / count * 1e3:.1f} ms and {memory / count / 1e6:.2f} MB private each"
+            goals.told(f"{count} sessions opened at once, with a first run", each)
             await asyncio.gather(*(session.aclose() for session in sessions))
 
 
@@ -242,12 +297,15 @@ def main() -> None:
     parser.add_argument("--many", type=int, default=100)
     chosen = parser.parse_args()
     print(f"{'milliseconds':<44} {'p10':>9} {'p50':>9} {'p90':>9}   times")
-    runs(chosen.rounds)
-    containers(chosen.containers)
-    openings(chosen.openings)
-    forks(chosen.forks)
-    asyncio.run(many_forks(chosen.many))
-    asyncio.run(many(chosen.many))
+    goals = Goals()
+    runs(chosen.rounds, goals)
+    containers(chosen.containers, goals)
+    openings(chosen.openings, goals)
+    endurance(goals)
+    forks(chosen.forks, goals)
+    asyncio.run(many_forks(chosen.many, goals))
+    asyncio.run(many(chosen.many, goals))
+    goals.show()
 
 
 if __name__ == "__main__":

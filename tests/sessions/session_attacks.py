@@ -40,6 +40,18 @@ def everywhere(data):
 """
 
 
+# Says, again and again, what the file says in which the driver looks before it interrupts a run.
+_STATE = """
+import os, struct, threading, time
+def lie():
+    while True:
+        for number in range(100, 256):
+            try: os.pwrite(number, struct.pack('!Q?', {run}, False), 0)
+            except OSError: continue
+threading.Thread(target=lie, daemon=True).start()
+"""
+
+
 class Attack(NamedTuple):
     name: str
     first: str
@@ -53,6 +65,22 @@ class Attack(NamedTuple):
 
 def run(code: str, **options: object) -> Callable[[Session], Result | None]:
     return lambda session: session.run(code, **options)  # type: ignore[arg-type]
+
+
+def command(line: str, **options: object) -> Callable[[Session], Result | None]:
+    return lambda session: session.command(line, **options)  # type: ignore[arg-type]
+
+
+def interrupted_and_then(code: str) -> Callable[[Session], Result | None]:
+    """The run after one that was interrupted just as it ended."""
+
+    def then(session: Session) -> Result | None:
+        run = session.stream("import time; print(1, flush=True); time.sleep(0.3)")
+        for _ in run:
+            session.interrupt()
+        return session.run(code, timeout=5)
+
+    return then
 
 
 def unanswered(ask: Callable[[Session], object]) -> Callable[[Session], Result | None]:
@@ -109,8 +137,9 @@ ATTACKS = [
     ),
     Attack(
         "catches whatever interrupts it",
-        "def for_ever():\n    while True:\n        try:\n"
-        "            while True: sum(range(99))\n        except BaseException: pass",
+        # Ten deep: an interrupt that comes while one of them handles another is caught by the next.
+        "def for_ever(depth=9):\n    while True:\n        try:\n"
+        "            for_ever(depth - 1) if depth else sum(range(99))\n        except BaseException: pass",
         run("for_ever()", timeout=0.3),
         never_ok,
         survives=False,
@@ -151,10 +180,64 @@ ATTACKS = [
     Attack(
         "stops the driver",
         "import os, signal\nos.kill(os.getppid(), signal.SIGSTOP)",
-        run("1", timeout=0.5),
+        command("true", timeout=0.5),
         lambda result: result is None or not result.ok,
         survives=None,
         seconds=1.0,
+    ),
+    Attack(
+        "stops the driver, so that nobody can interrupt the next run",
+        "import os, signal\nos.kill(os.getppid(), signal.SIGSTOP)",
+        run("while True: pass", timeout=0.3),
+        never_ok,
+        survives=False,
+        seconds=1.0,
+    ),
+    Attack(
+        "notes for the driver that no run goes on",
+        _STATE.format(run=2**60),
+        run("while True: pass", timeout=0.3),
+        never_ok,
+        survives=False,
+    ),
+    Attack(
+        "notes for the driver that no run has begun yet",
+        _STATE.format(run=0),
+        interrupted_and_then("1"),
+        lambda result: result is not None and (result.ok or result.status == "failed"),  # but never interrupted
+        survives=None,
+    ),
+    Attack(
+        "takes the runs that come after it",
+        "import os, socket, threading\n"
+        "def take(number):\n"
+        "    while True:\n"
+        "        try: os.read(number, 65536)\n"
+        "        except OSError: return\n"
+        "for number in range(100, 256): threading.Thread(target=take, args=(number,), daemon=True).start()",
+        run("1", timeout=0.5),
+        lambda result: result is None or result.status != "ok" or result.value == 1,
+        survives=None,
+    ),
+    Attack(
+        "makes its pipes larger, and prints for ever",
+        "import fcntl, subprocess\n"
+        "for number in (1, 2):\n"
+        "    try: fcntl.fcntl(number, 1031, 1 << 20)\n"
+        "    except OSError: pass\n"
+        "subprocess.Popen(['sh', '-c', 'while :; do echo flood; echo flood >&2; done'])",
+        run("import time; time.sleep(20)", limits={"output_total": 1 << 16}),
+        never_ok,
+    ),
+    Attack(
+        "says in its copy's name that a run has ended",
+        _EVERYWHERE,
+        in_a_copy(
+            "for run in range(1, 99): everywhere(frame({'is': 'done', 'run': run}, b'\"FORGED\"'))",
+            "import time; time.sleep(0.2); 'own'",
+        ),
+        lambda result: result is not None and result.value == "own",
+        survives=None,
     ),
     Attack(
         "prints for ever from a process that it left behind",

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -23,6 +28,7 @@ from redoma.backends.base import Control, Sink
 from redoma.config import SessionsConfig
 from redoma.models.reach import NOTHING
 from redoma.sessions import files
+from redoma.sessions.line import Line
 
 _HERE = Path(__file__).parent
 sys.path.append(str(_HERE.parent / "attacks"))
@@ -149,6 +155,32 @@ class _Liar:
     async def aclose(self) -> None: ...
 
 
+class _LyingPython(_Liar):
+    """A backend in whose sessions it is the Python that says what it likes, by its direct line."""
+
+    def capabilities(self) -> Capabilities:
+        return msgspec.structs.replace(super().capabilities(), descriptors=True)
+
+    async def run(self, request: Request, sink: Sink, control: Control | None = None) -> Outcome:
+        assert control is not None
+        while control.passed == -1:
+            await control.read()
+        with socket.socket(fileno=os.dup(int(control.passed))) as line:
+            _, pipes, _, _ = socket.recv_fds(line, 1, 2)
+            line.setblocking(False)
+            sink("stdout", _frame({"is": "ready"}))
+            loop = asyncio.get_running_loop()
+            try:
+                await loop.sock_recv(line, 65536)
+                for said in self._says:
+                    await loop.sock_sendall(line, said)
+                await asyncio.Event().wait()
+            finally:
+                for number in pipes:
+                    os.close(number)
+        raise AssertionError
+
+
 _HEADS = st.fixed_dictionaries(
     {"is": st.sampled_from(["out", "display", "done", "answer", "exit", "ready", "other"])},
     optional={
@@ -181,16 +213,20 @@ def _frame(head: dict[str, object], body: bytes = b"") -> bytes:
     ],
     ids=range(9),
 )
-async def test_a_driver_that_says_what_no_driver_says_is_ended(config: Config, said: bytes) -> None:
-    async with AsyncExecutor(config, backends=[_Liar(said)]) as executor:
+@pytest.mark.parametrize("liar", [_Liar, _LyingPython])
+async def test_a_session_that_says_what_no_session_says_is_ended(
+    config: Config, said: bytes, liar: type[_Liar]
+) -> None:
+    async with AsyncExecutor(config, backends=[liar(said)]) as executor:
         session = executor.session()
         result = await session.run("1", timeout=30)
         assert result.status == "failed"
-        assert "no message of a session" in (result.error or "")
+        assert "not a message of a session" in (result.error or "")
         assert not session.alive
 
 
-async def test_a_driver_s_word_about_other_runs_and_questions_counts_for_nothing(config: Config) -> None:
+@pytest.mark.parametrize("liar", [_Liar, _LyingPython])
+async def test_its_word_about_other_runs_and_questions_counts_for_nothing(config: Config, liar: type[_Liar]) -> None:
     lies = [
         _frame({"is": "done", "run": 2}, b'"FORGED"'),
         _frame({"is": "answer", "id": 99}),
@@ -198,14 +234,12 @@ async def test_a_driver_s_word_about_other_runs_and_questions_counts_for_nothing
         _frame({"is": "out", "run": 9, "stream": "stdout"}, b"FORGED"),
         _frame({"is": "done", "run": 1}, b'"true"'),
     ]
-    async with AsyncExecutor(config, backends=[_Liar(*lies)]) as executor:
+    async with AsyncExecutor(config, backends=[liar(*lies)]) as executor:
         result = await executor.session().run("1", timeout=30)
         assert (result.status, result.value, result.stdout) == ("ok", "true", "")
 
 
 async def test_a_driver_that_never_answers_is_ended_in_time(config: Config) -> None:
-    import msgspec
-
     config = msgspec.structs.replace(config, sessions=SessionsConfig(grace=0.2))
     async with AsyncExecutor(config, backends=[_Liar(_frame({"is": "ready"}))]) as executor:
         session = executor.session()
@@ -229,13 +263,81 @@ async def test_a_driver_that_never_answers_a_question_is_ended_in_time(
         assert not session.alive
 
 
+async def test_displays_that_wait_for_no_answer_end_the_session(config: Config) -> None:
+    display = _frame({"is": "display", "run": 1, "types": [["text/html", 1]]}, b"x")
+    async with AsyncExecutor(config, backends=[_LyingPython(display * 2)]) as executor:
+        result = await executor.session().run("1", timeout=30)
+        assert "before the last one was taken" in (result.error or "")
+
+
+_SENDS_DESCRIPTORS = """
+import json, os, socket, stat, struct
+head = json.dumps({"is": "answer", "id": 10**9}).encode()
+message = struct.pack("!II", len(head), 0) + head
+sent = 0
+for number in range(100, 256):
+    try:
+        if not stat.S_ISSOCK(os.fstat(number).st_mode): continue
+        line = socket.socket(fileno=os.dup(number))
+        for _ in range(20):
+            socket.send_fds(line, [message], [1] * 10)
+            sent += 10
+    except OSError: continue
+sent
+"""
+
+
+def _most_of_one_pipe() -> int:
+    """How many descriptors this process has of the same pipe, at the most. Cells that are being made have others."""
+    found: Counter[str] = Counter()
+    for number in os.listdir("/proc/self/fd"):
+        with suppress(OSError):  # the listing's own
+            found[os.readlink(f"/proc/self/fd/{number}")] += 1
+    return max(count for name, count in found.items() if name.startswith("pipe:"))
+
+
+async def _descriptors_of(config: Config) -> int:
+    """How many descriptors of its output we have more when a session has sent us many."""
+    async with AsyncExecutor(config) as executor, executor.session() as session:
+        await session.run("1")
+        before = _most_of_one_pipe()
+        sent = await session.run(_SENDS_DESCRIPTORS)
+        assert isinstance(sent.value, int), sent
+        assert sent.value >= 200, sent
+        return _most_of_one_pipe() - before
+
+
+async def test_descriptors_that_a_session_sends_are_not_received(config: Config) -> None:
+    assert await _descriptors_of(config) == 0
+
+
+async def test_they_would_be_if_they_were_asked_for(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    received: list[int] = []
+
+    def asking(line: Line) -> bytes | None:
+        try:
+            data, numbers, _, _ = socket.recv_fds(line._socket, 65536, 100)
+        except BlockingIOError:
+            return None
+        received.extend(numbers)
+        return data
+
+    monkeypatch.setattr(Line, "_received", asking)
+    try:
+        assert await _descriptors_of(config) >= 100
+    finally:
+        for number in received:
+            os.close(number)
+
+
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(said=st.lists(st.one_of(st.binary(max_size=64), st.builds(_frame, _HEADS, st.binary(max_size=64))), max_size=4))
-async def test_whatever_a_driver_says_a_run_ends_with_a_result(config: Config, said: list[bytes]) -> None:
-    import msgspec
-
+@pytest.mark.parametrize("liar", [_Liar, _LyingPython])
+async def test_whatever_a_session_says_a_run_ends_with_a_result(
+    config: Config, said: list[bytes], liar: type[_Liar]
+) -> None:
     config = msgspec.structs.replace(config, sessions=SessionsConfig(grace=0.02))
-    async with AsyncExecutor(config, backends=[_Liar(*said)]) as executor:
+    async with AsyncExecutor(config, backends=[liar(*said)]) as executor:
         result = await executor.session().run("1", timeout=0.05)
         assert result.status in ("ok", "error", "timeout", "killed", "failed", "memory")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pace import SLOW
-from redoma import Config, Executor, InvalidRequest, Refused, Session
+from redoma import AsyncExecutor, BackendError, Config, Executor, InvalidRequest, Refused, Session
 from redoma.config import AuditConfig, SessionsConfig
 
 
@@ -46,6 +47,107 @@ def test_how_a_command_ended_is_told_as_for_any_run(session: Session) -> None:
     assert "script: line 2:" in session.bash("true\nno-such-command").stderr
 
 
+@pytest.mark.parametrize("nothing", ["", "\ufeff"])
+def test_an_empty_script_does_not_run_the_last_one_again(session: Session, nothing: str) -> None:
+    session.bash("echo last > ran; echo last")
+    session.files.remove("ran")
+    for result in (session.bash(nothing), session.command(nothing), session.javascript(nothing)):
+        assert (result.status, result.exit_code, result.stdout) == ("ok", 0, "")
+    assert not session.files.exists("ran")
+    assert session.bash("echo next").stdout == "next\n"
+
+
+def test_words_that_no_program_can_get_are_told_and_the_session_goes_on(session: Session) -> None:
+    session.run("kept = 1")
+    half = "\ud800"  # of a character
+    for result in (
+        session.command(["echo", half]),
+        session.command([half]),
+        session.bash("true", env={"HALF": half}),
+        session.bash("true", args=[half]),
+    ):
+        assert (result.status, result.exit_code) == ("error", 127)
+        assert "surrogates not allowed" in (result.error or "")
+    assert "can't be written" in (session.bash(f"echo {half}").error or "")
+    assert session.run("kept").value == 1
+
+
+@pytest.mark.parametrize("pty", [False, True])
+def test_a_process_that_can_t_be_started_ends_alone(session: Session, pty: bool) -> None:
+    session.run("kept = 1")
+    assert session.start("", pty=pty).wait() == 0
+    assert session.start("\ufeff", pty=pty).wait() == 0
+    for odd in ("echo \ud800", ["echo", "\ud800"], ["\ud800"]):
+        process = session.start(odd, pty=pty)
+        assert process.wait() == 127
+        assert "surrogates not allowed" in (process.result.error or "")
+    assert session.start("pwd", cwd="missing", pty=pty).wait() == 127
+    assert session.start("pwd", cwd="\ud800", pty=pty).wait() == 127
+    for wrong in ("\0", 5):
+        with pytest.raises(InvalidRequest, match="path inside the session"):
+            session.start("pwd", cwd=wrong, pty=pty)  # type: ignore[arg-type]
+    assert session.run("kept").value == 1
+    assert session.processes == []
+
+
+def test_a_process_that_is_too_long_for_a_session_is_refused_and_the_session_goes_on(config: Config) -> None:
+    with Executor(config) as executor, executor.session() as session:
+        session.run("kept = 1")
+        other = session.start(["sleep", "100"])
+        with pytest.raises(BackendError, match="too long for a session"):
+            session.start(": " + "x" * (5 << 20))
+        assert session.run("kept").value == 1
+        assert len(session.processes) == 1
+        other.close()
+
+
+async def test_cancelling_the_start_of_a_program_that_does_not_exist_ends_no_session(config: Config) -> None:
+    import asyncio
+
+    async with AsyncExecutor(config) as executor, executor.session() as session:
+        await session.run("kept = 1")
+        for steps in range(12):
+            process = session.process(["no-such-program"])
+            starting = asyncio.create_task(process.start())
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            starting.cancel()
+            await asyncio.gather(starting, process.close(), return_exceptions=True)
+        assert (await session.run("kept")).value == 1
+
+
+@pytest.mark.parametrize("also", ["", "export A=1;"])
+@pytest.mark.parametrize("lose", ["rm -rf ../d", "chmod 0 ."])
+def test_a_script_that_removes_its_directory_is_told_and_the_next_run_begins_at_home(
+    session: Session, also: str, lose: str
+) -> None:
+    session.run("import os; kept = 1")
+    session.bash("mkdir d; cd d")
+    lost = session.bash(f"{also} {lose}")
+    assert lost.ok
+    assert lost.stderr == "redoma: /workspace/d is gone, so the next run begins in /workspace\n"
+    assert session.run("os.getcwd(), kept").value == ("/workspace", 1)
+    again = session.bash("pwd")
+    assert (again.stdout, again.stderr) == ("/workspace\n", "")
+
+
+@pytest.mark.parametrize("how", ["python", "files", "command"])
+def test_a_directory_that_was_removed_in_any_other_way_is_left_too(session: Session, how: str) -> None:
+    session.run("import os, shutil; kept = 1")
+    session.bash("mkdir d; cd d")
+    if how == "python":
+        session.run("shutil.rmtree(os.getcwd())")
+    elif how == "files":
+        session.files.remove("d")
+    else:
+        session.command(["rm", "-r", "/workspace/d"])
+    process = session.start("pwd")
+    assert process.wait() == 0
+    assert process.result.stdout == "/workspace\n"
+    assert session.command(["pwd"]).stdout == "/workspace\n"
+    assert session.run("os.getcwd(), kept").value == ("/workspace", 1)
+
+
 def test_a_process_in_the_background_can_be_talked_to(session: Session) -> None:
     process = session.start("while read line; do echo got $line; done; exit 5")
     assert session.run("1 + 1").value == 2
@@ -73,6 +175,28 @@ def test_a_process_can_have_a_terminal(session: Session) -> None:
     wide = session.start("stty size", pty=True, size=(10, 200))
     assert wide.wait() == 0
     assert wide.result.stdout == "10 200\n"
+
+
+@pytest.mark.parametrize("pty", [False, True])
+def test_ctrl_c_ends_a_process(session: Session, pty: bool) -> None:
+    process = session.start("trap 'echo interrupted; exit 3' INT; echo ready; while true; do sleep 0.1; done", pty=pty)
+    assert process.stdout_stream().read() == "ready\n"
+    assert process.pid in {each.pid for each in session.processes}
+    if pty:
+        process.write_stdin("\x03")
+    else:
+        process.signal(signal.SIGINT)
+    assert process.wait() == 3
+    assert process.result.stdout.endswith("interrupted\n")
+
+
+def test_a_command_that_takes_too_long_is_interrupted_first(session: Session) -> None:
+    """The grace is a minute, so it was not killed; and it can still say where it ended up."""
+    began = time.monotonic()
+    result = session.bash("mkdir -p late; cd late; trap 'echo bye; exit 3' INT; while :; do sleep 0.1; done", timeout=1)
+    assert (result.status, result.stdout) == ("timeout", "bye\n")
+    assert time.monotonic() - began < 25 * SLOW
+    assert session.command("pwd").stdout.endswith("/late\n")
 
 
 def test_a_process_is_judged_before_it_starts(session: Session) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+import secrets
 from collections.abc import Iterator
 
 import pytest
@@ -18,6 +20,17 @@ def in_container(engine: str, tmp_path_factory: pytest.TempPathFactory) -> Itera
     with Executor(Config(audit=audit, sessions=SessionsConfig(grace=60.0 * SLOW))) as executor:
         with executor.session(backend="docker", timeout=30 * SLOW) as session:
             yield session
+
+
+def test_an_answer_that_ends_like_the_number_of_the_container_arrives(
+    engine: str, config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each container marks its last message with a random number; here the answers end as that number begins."""
+    monkeypatch.setattr(secrets, "token_hex", lambda size: "1" + random.randbytes(size).hex()[1:])
+    with Executor(config) as executor, executor.session(backend="docker", timeout=30 * SLOW) as session:
+        assert [session.run("1").value for _ in range(3)] == [1, 1, 1]
+        session.files.write("a.txt", "111")
+        assert session.files.read("a.txt") == b"111"
 
 
 def test_variables_values_and_displays(in_container: Session) -> None:

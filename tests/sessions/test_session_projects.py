@@ -18,6 +18,7 @@ from redoma.approval import Ask, Callback
 from redoma.backends.jail import changes
 from redoma.config import AuditConfig, PolicyConfig
 from redoma.models import Approval, Decision, Effect, Limits
+from redoma.workspace.kept import Kept
 
 
 @pytest.fixture
@@ -139,6 +140,41 @@ def test_the_winner_s_effect_is_kept_for_approval(over: Session, executor: Execu
     assert "x * x" in (project / "solution.py").read_text()
 
 
+def test_if_the_winner_s_effect_can_t_be_kept_no_copy_is_left(over: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def keep(_: redoma.AsyncSession) -> Kept:
+        raise BackendError("nothing can be kept")
+
+    monkeypatch.setattr(redoma.AsyncSession, "keep", keep)
+    copies: list[Session] = []
+
+    def score(copy: Session, _: object) -> float:
+        copies.append(copy)
+        return 1.0
+
+    with pytest.raises(BackendError, match="nothing can be kept"):
+        redoma.best_of(over, ["1", "2"], score=score)
+    assert [copy.core.alive for copy in copies] == [False, False]
+
+
+async def test_nor_is_one_left_on_an_event_loop(tmp_path: Path, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def keep(_: redoma.AsyncSession) -> Kept:
+        raise BackendError("nothing can be kept")
+
+    monkeypatch.setattr(redoma.AsyncSession, "keep", keep)
+    copies: list[redoma.AsyncSession] = []
+
+    def score(copy: redoma.AsyncSession, _: object) -> float:
+        copies.append(copy)
+        return 1.0
+
+    config = Config(audit=AuditConfig(directory=tmp_path / "audit"), state=tmp_path / "state")
+    async with redoma.AsyncExecutor(config) as executor:
+        async with executor.session(project=project, workspace="overlay") as session:
+            with pytest.raises(BackendError, match="nothing can be kept"):
+                await redoma.abest_of(session, ["1", "2"], score=score)
+            assert [copy.alive for copy in copies] == [False, False]
+
+
 def test_what_policy_asks_about_any_run_a_person_is_asked_when_it_is_applied(
     over: Session, project: Path, asked: list[Ask]
 ) -> None:
@@ -153,6 +189,17 @@ def test_what_policy_asks_about_any_run_a_person_is_asked_when_it_is_applied(
     assert over.apply().state == "applied"
     assert len(asked) == 2
     assert (project / "a.txt").read_text() == "harmless"
+
+
+def test_the_same_script_with_other_variables_is_another_run(over: Session, project: Path, asked: list[Ask]) -> None:
+    """Policy reads variables, too: a harmless one must not hide what was run before."""
+    over.bash("$DO; echo more >> new.txt", env={"DO": "sudo true"})
+    over.bash("$DO; echo more >> new.txt", env={"DO": "true"})
+    assert asked == []
+    with pytest.raises(ApprovalError, match="not applied"):
+        over.apply()
+    assert asked[0].request.env == {"DO": "sudo true"}
+    assert not (project / "new.txt").exists()
 
 
 def test_a_run_that_was_refused_made_no_effect(over: Session, executor: Executor, project: Path) -> None:

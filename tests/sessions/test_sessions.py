@@ -254,6 +254,72 @@ async def test_an_interrupt_that_comes_before_the_code_has_begun_is_not_lost(con
         assert (await session.run("1")).value == 1
 
 
+async def test_an_interrupt_of_a_run_whose_code_never_begins_ends_no_session(config: Config) -> None:
+    import asyncio
+
+    async with AsyncExecutor(config) as executor, executor.session() as session:
+        await session.run("kept = 1")
+        for _ in range(5):
+            running = asyncio.create_task(session.run("1", cwd="missing"))
+            while not session.interrupt():  # noqa: ASYNC110 - as soon as there is something to interrupt
+                await asyncio.sleep(0)
+            assert (await running).exception == "FileNotFoundError"
+            assert (await session.run("kept")).value == 1
+
+
+def test_a_signal_that_comes_between_two_runs_does_not_end_the_session(session: Session) -> None:
+    code = """
+import signal
+def late(*_): raise TimeoutError("too late")
+signal.signal(signal.SIGALRM, late)
+signal.setitimer(signal.ITIMER_REAL, 0.1)
+"""
+    assert session.run(code).ok
+    time.sleep(0.5)
+    result = session.run("1")
+    assert (result.value, result.error) == (1, None)
+    assert "too late" in result.stderr
+
+
+async def test_an_interrupt_never_hits_the_run_after_the_one_that_it_was_for(config: Config) -> None:
+    async with AsyncExecutor(config) as executor, executor.session() as session:
+        await session.run("import time")
+        for late in range(60):
+            first = asyncio.create_task(session.run("time.sleep(0.001)", timeout=20))
+            while not session.interrupt():  # noqa: ASYNC110 - as soon as there is something to interrupt
+                await asyncio.sleep(0)
+            for _ in range(late):  # at a later moment each time, also when it has just ended
+                await asyncio.sleep(0.0002)
+                session.interrupt()
+            second = asyncio.create_task(session.run("time.sleep(0.001); 'whole'", timeout=20))
+            assert (await first).exception in (None, "KeyboardInterrupt")
+            result = await second
+            assert (result.value, result.error) == ("whole", None), late
+
+
+def test_a_restart_ends_the_run_that_goes_on_and_what_it_printed_is_no_later_run_s(session: Session) -> None:
+    from threading import Thread
+
+    found = []
+    code = "import os, time\nprint('early', flush=True)\nif os.fork() == 0:\n    time.sleep(60)\ntime.sleep(60)"
+    with session.stream(code) as run:
+        assert next(iter(run)).text == "early\n"
+        Thread(target=lambda: found.append(session.run("print('late'); 'new'"))).start()
+        session.restart()
+        for _ in run:
+            continue
+        assert not run.result.ok
+    deadline = time.monotonic() + 60 * SLOW
+    while not found and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert (found[0].value, found[0].stdout) == ("new", "late\n")
+
+
+def test_code_as_large_as_may_be_and_its_input_reach_the_python(session: Session) -> None:
+    code = f"import sys\n# {'x' * 1_000_000}\nlen(sys.stdin.read())"
+    assert session.run(code, stdin=b"y" * 6_000_000, timeout=60 * SLOW).value == 6_000_000
+
+
 async def test_a_caller_who_goes_away_ends_the_run_and_not_the_session(config: Config) -> None:
     import asyncio
 
@@ -391,3 +457,9 @@ async def test_thirty_sessions_at_once_don_t_mix(config: Config) -> None:
             assert [result.value for result in found] == list(range(30))
         finally:
             await asyncio.gather(*(each.aclose() for each in sessions))
+
+
+@pytest.mark.parametrize("before", ["", "text = '\u2028\x0c'\n", "text = 1\r\n"])
+def test_a_traceback_shows_the_line_and_the_place_in_it(session: Session, before: str) -> None:
+    result = session.run(f"{before}x = 1/0")
+    assert result.stderr.splitlines()[-3:-1] == ["    x = 1/0", "        ~^~"]

@@ -11,7 +11,8 @@ Theory of operation
   in by that run's input, what it says comes out by its output. So the jail and docker need nothing of their own.
 - `driver` keeps everything going inside: it forks the `worker`, starts commands and background processes, reads and
   writes files, and passes output on. It runs no foreign code itself, so it answers while a run goes on.
-- `worker` is the Python that keeps its variables. It has no thread and no channel to us; it talks to the driver.
+- `worker` is the Python that keeps its variables. It has no thread of ours. Runs reach it by a direct line
+  (`line`), or through the driver where descriptors can't be passed.
 - `channel` is our end, and the boundary: every frame is bounded and checked, whoever sent it. `turn` is one run in an
   open session, as a backend: so policy, approval, the record and redaction are those of every run.
 - `session` has what callers use.

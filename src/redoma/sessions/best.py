@@ -58,24 +58,27 @@ def best_of(
         project, the winner's changes are kept, to be approved and applied.
 
     Raises:
-        InvalidRequest: There are no candidates, or a score is no number.
+        InvalidRequest: There are no candidates, or a score is not a number.
         BackendError: The session can't be forked; see `AsyncSession.fork`.
     """
     codes = _listed(candidates)
     copies = session.fork(len(codes))
-    best: Best[Session] | None = None
+    winner = None
     try:
         ran = _all_of(copy.core.run(code, **options) for copy, code in zip(copies, codes, strict=True))
         results = session._executor.wait(ran)
         pairs = zip(copies, results, strict=True)
-        best = Best(results, [_number(score(copy, result)) if result.ok else None for copy, result in pairs])
+        best: Best[Session] = Best(
+            results, [_number(score(copy, result)) if result.ok else None for copy, result in pairs]
+        )
         if best.index is not None:
             best.session = copies[best.index]
             best.kept = session._executor.wait(_kept(best.session.core))
+        winner = best.index
         return best
     finally:
         for number, copy in enumerate(copies):
-            if best is None or number != best.index:
+            if number != winner:
                 copy.close()
 
 
@@ -89,20 +92,21 @@ async def abest_of(
     """Do the same as `best_of` on an event loop; `score` may be a coroutine function."""
     codes = _listed(candidates)
     copies = await session.fork(len(codes))
-    best: Best[AsyncSession] | None = None
+    winner = None
     try:
         results = await asyncio.gather(*(copy.run(code, **options) for copy, code in zip(copies, codes, strict=True)))
         scores: list[float | None] = []
         for copy, result in zip(copies, results, strict=True):
             found = score(copy, result) if result.ok else None
             scores.append(_number(await found if inspect.isawaitable(found) else found) if result.ok else None)
-        best = Best(results, scores)
+        best: Best[AsyncSession] = Best(results, scores)
         if best.index is not None:
             best.session = copies[best.index]
             best.kept = await _kept(best.session)
+        winner = best.index
         return best
     finally:
-        losers = [copy for number, copy in enumerate(copies) if best is None or number != best.index]
+        losers = [copy for number, copy in enumerate(copies) if number != winner]
         await uncancellable(asyncio.gather(*(copy.aclose() for copy in losers)))
 
 

@@ -1,4 +1,5 @@
-"""Our end of the channel to a session's driver. This is the trust boundary: every message may come from an attacker.
+"""Our end of the channel to a session: to its driver and, where descriptors can be passed, directly to its Python. This
+is the trust boundary: every message may come from an attacker.
 
 Frames and all their parts are bounded, and a head must be one of the messages below. A message about a run that is not
 the current one, or that answers no question, is dropped. Values are decoded only by `value_reading.decode`, under its
@@ -9,15 +10,18 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import signal
+from contextlib import suppress
 from typing import Annotated, Any, Literal, Protocol
 
 import msgspec
 
 from ..backends import display
-from ..backends.base import Backend, Control, Entry, Outcome, exceeded, uncancellable
+from ..backends.base import Backend, Control, Entry, Outcome, Passed, exceeded, uncancellable
 from ..lib.errors import BackendError, InvalidRequest
 from ..models import Isolation, Request, Stream
 from . import frames
+from .line import Line
 
 PATIENCE = 60.0
 """Seconds that a driver has to start, and to answer a question."""
@@ -25,6 +29,7 @@ _MAX_SAID = 4 << 10  # bytes kept of the driver's stderr, which has the tracebac
 _MAX_UNREAD = frames.WINDOW + (4 << 20)
 """Bytes of unread output that our driver never exceeds: its window, and what it sends at the end of a run without
 regard to the window."""
+_SHOWN = frames.frame({"do": "shown"})
 _Number = Annotated[int, msgspec.Meta(ge=0, lt=2**53)]
 
 
@@ -86,6 +91,7 @@ class Exit(_Said, frozen=True, tag="exit"):
 _decoder: msgspec.json.Decoder[Ready | Out | Shown | Done | Answer | Exit] = msgspec.json.Decoder(
     Ready | Out | Shown | Done | Answer | Exit
 )
+_encoder = msgspec.json.Encoder()
 
 
 class Listener(Protocol):
@@ -100,6 +106,9 @@ class Listener(Protocol):
 
     def exited(self, status: int) -> None: ...
 
+    def lost(self) -> None:
+        """The session has ended."""
+
 
 class Channel:
     """The connection to one open session on one backend: `open` it, use it, `close` it."""
@@ -108,7 +117,12 @@ class Channel:
         self._backend, self._request = backend, request
         self._control = Control()
         self._control.lasts = True
-        self._reader = frames.Reader()
+        self._control.session = backend.capabilities().image is not None
+        self._reader, self._line_reader = frames.Reader(), frames.Reader()
+        self._line: Line | None = None
+        self._displayed = False  # whether a display is among the messages that just came by the line
+        self._run: Listener | None = None  # the run that goes on
+        self._interrupts = set[asyncio.Task[None]]()  # those that the driver has not handled yet
         self._numbers = itertools.count(1)
         self.runs = itertools.count(1)
         """Numbers for its runs."""
@@ -131,12 +145,20 @@ class Channel:
         """The isolation of the session."""
         return self._control.isolation or self._backend.capabilities().isolation
 
-    async def open(self, *first: tuple[dict[str, Any], int]) -> None:
-        """Start the session. `first` are messages that it waits for, each with a descriptor to pass. Raises what the
+    async def open(self, *first: tuple[dict[str, Any], Passed]) -> None:
+        """Start the session. `first` are messages that it waits for, each with what to pass. Raises what the
         backend raises, or `BackendError` if the driver does not start."""
+        if self._backend.capabilities().descriptors:
+            try:
+                self._line = Line(self._hear, self._printed)
+            except OSError as error:
+                raise BackendError("the session did not start", why=str(error), next="close some files") from error
+            first = (({"do": "line"}, self._line.far_end), *first)
+        for head, passed in first:
+            self._control.post(frames.frame(head), passed)
+            if isinstance(passed, str):
+                self._control.copy_of = passed
         self._task = asyncio.create_task(self._live())
-        for head, descriptor in first:
-            self._control.post(frames.frame(head), descriptor)
         try:
             async with asyncio.timeout(PATIENCE):
                 await self._ready.wait()
@@ -146,6 +168,8 @@ class Channel:
         except BaseException:
             await self.close()
             raise
+        if self._line is not None:
+            self._line.connected()
         if isinstance(self.outcome, BackendError):
             raise self.outcome
         if self.outcome is not None:
@@ -167,11 +191,15 @@ class Channel:
         except BackendError as error:
             outcome = error
         finally:
+            if self._line is not None:
+                self._line.finish()
             self.outcome = outcome
             self.ended.set_result(None)
             self._ready.set()
             for future in self._answers.values():
                 future.cancel()
+            for listener in list(self._listeners.values()):
+                listener.lost()
 
     async def close(self, why: str = "it was closed") -> None:
         """End the session: nothing of it is left when this returns. Safe to call twice; the first reason counts."""
@@ -194,14 +222,28 @@ class Channel:
         if stream == "stderr":
             self._said = (self._said + data)[-_MAX_SAID:]
             return True
+        return self._read_frames(self._reader, data)
+
+    def _hear(self, data: bytes) -> None:
+        """Take what came by the direct line."""
+        self._displayed = False
+        if not self._read_frames(self._line_reader, data) and self._task is not None:
+            self._task.cancel()
+
+    def _read_frames(self, reader: frames.Reader, data: bytes) -> bool:
+        """Take messages. Returns whether all of them were valid so far."""
         if self.malformed:
             return False
         try:
-            for head, body in self._reader.feed(data):
+            for head, body in reader.feed(data):
                 self._take(_decoder.decode(head), body)
         except (frames.Malformed, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            self.malformed = f"it sent what is no message of a session ({error}), and was ended"
+            self.malformed = f"it sent what is not a message of a session ({error}), and was ended"
         return not self.malformed
+
+    def _printed(self, stream: Stream, data: bytes) -> bool:
+        """Take what was printed during a run. Returns whether it has been read."""
+        return self._run is None or self._run.out(stream, data)
 
     def _take(self, said: Any, body: bytes) -> None:
         match said:
@@ -214,11 +256,18 @@ class Channel:
                 listener = self._listener(said.run, 0)
                 if sum(size for _, size in said.types) != len(body):
                     raise frames.Malformed("a display whose parts are not its size")
+                if self._line is not None:
+                    if self._displayed:  # it would have us read its output again and again
+                        raise frames.Malformed("a display before the last one was taken")
+                    self._displayed = True
+                    self._line.drain()  # it was printed before
+                    self._line.send(_SHOWN)
                 if listener is not None:
                     listener.shown(_parts(said.types, body), said.is_value)
             case Done():
                 listener = self._listeners.pop(("run", said.run), None)
                 if listener is not None:
+                    self._end_run()
                     listener.done(said, body)
             case Answer():
                 future = self._answers.pop(said.id, None)
@@ -239,8 +288,15 @@ class Channel:
         if self._unread > _MAX_UNREAD:
             raise frames.Malformed("more output than there was room for")
 
+    def run_output_read(self, size: int) -> None:
+        """Count so many bytes of a run's output as read."""
+        if self._line is not None:
+            self._line.read(size)
+        else:
+            self.read(size)
+
     def read(self, size: int) -> None:
-        """Count `size` bytes of output as read. The driver is told in large steps only."""
+        """Count `size` bytes of output that the driver sent as read. It is told in large steps only."""
         self._unread -= size
         self._owed += size
         if self._owed >= frames.WINDOW // 4 and not self.ended.done():
@@ -255,14 +311,74 @@ class Channel:
 
     def listen(self, kind: Literal["run", "process"], number: int, listener: Listener) -> None:
         self._listeners[kind, number] = listener
+        if kind == "run":
+            self._run = listener
+            if self._line is not None:
+                self._line.begin()
 
     def forget(self, kind: Literal["run", "process"], number: int) -> None:
-        self._listeners.pop((kind, number), None)
+        listener = self._listeners.pop((kind, number), None)
+        if kind == "run" and listener is not None:
+            self._end_run()
 
-    async def write(self, message: bytes, descriptor: int = -1) -> None:
-        """Send a frame, with a descriptor if one is given. Raises `BackendError` if the session has ended."""
+    def _end_run(self) -> None:
+        """Take what the current run has printed. What is printed from now on belongs to the next one."""
+        if self._line is not None and not self.ended.done():
+            self._line.drain()
+            self._line.end()
+        self._run = None
+
+    async def run_python(self, message: bytes) -> None:
+        """Send a message to the session's Python. Raises `BackendError` if the session has ended."""
+        if self._line is None:
+            await self.write(message)
+        elif self.ended.done():
+            raise self.gone()
+        else:
+            self._line.send(message)
+
+    async def settled(self, patience: float) -> None:
+        """Wait until no interrupt is on its way: it could hit the next run. A driver that has not handled one after
+        `patience` seconds, though the run has ended, is none of ours: then the session is ended, and `BackendError`
+        raised."""
+        if not self._interrupts:
+            return
+        _, left = await asyncio.wait(self._interrupts, timeout=patience)
+        if left:
+            self.malformed = "it did not handle an interrupt, and was ended"
+            await self.close()
+            raise self.gone()
+
+    def interrupt(self, run: int) -> None:
+        """Ctrl-C for a run."""
+        task = asyncio.get_running_loop().create_task(self._interrupt(run))
+        self._interrupts.add(task)
+        task.add_done_callback(self._interrupts.discard)
+
+    async def _interrupt(self, run: int) -> None:
+        with suppress(BackendError):  # it has ended meanwhile
+            await self.ask({"do": "interrupt", "run": run})
+
+    async def restart(self) -> None:
+        """Start a new Python in the session. A run that goes on is over."""
+        if self._line is None:
+            await self.ask({"do": "restart"})
+        else:
+            self._line.renew()
+            self._line_reader = frames.Reader()
+            await self.ask({"do": "restart"}, passed=self._line.far_end)
+            self._line.connected()
+        for (kind, number), listener in list(self._listeners.items()):
+            if kind == "run":
+                self.forget("run", number)
+                listener.done(Done(run=number, signal=signal.SIGKILL), b"")
+        if self._line is not None:
+            self._line.discard()
+
+    async def write(self, message: bytes, passed: Passed = -1) -> None:
+        """Send a frame, and pass something along with it if given. Raises `BackendError` if the session has ended."""
         try:
-            await self._control.write(message, descriptor)
+            await self._control.write(message, passed)
         except InvalidRequest:
             raise self.gone() from None
 
@@ -271,14 +387,21 @@ class Channel:
         self._control.post(frames.frame(head))
 
     async def ask(
-        self, head: dict[str, Any], body: bytes = b"", *, patience: float | None = PATIENCE, descriptor: int = -1
+        self,
+        head: dict[str, Any],
+        body: bytes = b"",
+        *,
+        patience: float | None = PATIENCE,
+        passed: Passed = -1,
+        of_python: bool = False,
     ) -> tuple[Answer, bytes]:
-        """Send a question and return the driver's answer. Raises `BackendError` if the session ends meanwhile. One
-        that does not answer within `patience` seconds is ended."""
+        """Send a question, and return the answer of the driver, or `of_python`. Raises `BackendError` if the session
+        ends meanwhile. One that does not answer within `patience` seconds is ended."""
         number = self.number()
         future = self._answers[number] = asyncio.get_running_loop().create_future()
         try:
-            await self.write(framed({**head, "id": number}, body), descriptor)
+            message = framed({**head, "id": number}, body)
+            await (self.run_python(message) if of_python else self.write(message, passed))
             await asyncio.wait([future], timeout=patience)
             if not future.done():
                 self.malformed = f"it did not answer for {patience:g} s, and was ended"
@@ -300,7 +423,10 @@ class Channel:
 
 def framed(head: dict[str, Any], body: bytes = b"") -> bytes:
     """Return a message to a driver as a frame. Raises `InvalidRequest` if it is too long."""
-    message = frames.frame(head, body)
+    try:
+        message = frames.frame_of(_encoder.encode(head), body)
+    except UnicodeEncodeError:  # a name that is not UTF-8: only the slower encoder can escape it
+        message = frames.frame(head, body)
     if len(body) > frames.MAX_BODY or len(message) - len(body) > frames.MAX_HEAD:
         raise InvalidRequest(
             "it is too long for a session",

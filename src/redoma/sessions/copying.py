@@ -202,15 +202,17 @@ def _write(path: str, stream: BinaryIO, size: int) -> None:
             size -= len(piece)
 
 
-def become(imager: Imager, file: int, channel: int, facts: dict[str, Any]) -> NoReturn:
-    """Open what the parent had open, and become it, with `channel` as its channel to the driver. 0, 1 and 2 are open
-    already. Errors are sent to the channel."""
-    wanted = {facts["channel"], *(each["number"] for each in facts["open"])}
+def become(imager: Imager, file: int, own: dict[str, int], facts: dict[str, Any]) -> NoReturn:
+    """Open what the parent had open, and become it. `own` are the descriptors of a worker: each gets the number that
+    the parent's has. 0, 1 and 2 are open already. Errors are sent to the driver."""
+    wanted = {*facts["own"].values(), *(each["number"] for each in facts["open"])}
     high = max([*wanted, *_open_numbers()]) + 1
-    high_file, high_channel = (fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, high) for number in (file, channel))
+    high_file = fcntl.fcntl(file, fcntl.F_DUPFD_CLOEXEC, high)
+    moved = {name: fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, high) for name, number in own.items()}
     os.closerange(3, high)
-    os.dup2(high_channel, facts["channel"], False)
-    os.close(high_channel)
+    for name, number in moved.items():
+        os.dup2(number, facts["own"][name], False)
+        os.close(number)
     try:
         for each in facts["open"]:
             _open_again(each)
@@ -219,7 +221,7 @@ def become(imager: Imager, file: int, channel: int, facts: dict[str, Any]) -> No
         os.umask(facts["umask"])
         imager.load(high_file)
     except OSError as error:
-        os.write(facts["channel"], frame({"is": "broken", "error": error.strerror or str(error)}))
+        os.write(facts["own"]["channel"], frame({"is": "broken", "error": error.strerror or str(error)}))
     os._exit(1)
 
 

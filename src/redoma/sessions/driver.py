@@ -5,8 +5,10 @@ It has one thread and one loop, and runs no code of the user: the `worker`, whic
 So messages are read and answered whatever they do. They may kill or trick the driver, which has no more rights than
 they have; that ends or fools their own session only.
 
-All of them print to one pair of pipes. When a run ends, what is in the pipes is sent before the message that it has
-ended. What is printed between two runs stays in the pipes for the next one.
+On the same machine the worker has a direct line to the session's owner, by which it gets its runs, and all of them
+print to pipes of the owner's: the driver only supervises. Elsewhere it passes on what goes either way. Then, when a run
+ends, what is in the pipes is sent before the message that it has ended. What is printed between two runs stays in the
+pipes for the next one.
 """
 
 from __future__ import annotations
@@ -24,11 +26,12 @@ import subprocess
 import sys
 import tempfile
 import termios
+from functools import partial
 
 from redoma.sessions import copying
 from redoma.sessions import files as file_operations
 from redoma.sessions.frames import CHUNK, WINDOW, Reader, frame, frame_of
-from redoma.sessions.worker import Worker
+from redoma.sessions.worker import STATE, Worker, encodable, reason
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -40,14 +43,17 @@ PROGRAM = "redoma_session"
 SCRIPT = "\0"
 """A word of a command that stands for the file with its code."""
 _ABOVE = 100  # our descriptors get numbers from here on, so that the code has the low ones
+_HELD = 5  # milliseconds after which to look again whether a run can be interrupted
 _MAX_WAITING = 1 << 20  # bytes waiting to be sent, from which on no more output is read
 _MAX_STATE = 1 << 20  # bytes of the variables that a command leaves
 _TERMINAL = 24, 80  # rows and columns
+_NOT_STARTED = OSError, ValueError  # a program could not be started; ValueError: a word is none that the kernel takes
 _BASH = ["bash", "--noprofile", "--norc"]
 # Run by Bash before the script itself, so that the lines of the script keep their numbers. If the script sets its own
 # EXIT trap, nothing is carried over.
 _CARRY = """unset BASH_ENV
-trap 'builtin pwd > "{0}/cwd" 2>/dev/null; env -0 > "{0}/env" 2>/dev/null' EXIT
+trap 'builtin pwd > "{0}/cwd" 2>/dev/null; env -0 > "{0}/env" 2>/dev/null
+test -x "${{PWD-}}/." || echo "redoma: $PWD is gone, so the next run begins in {1}" >&2' EXIT
 """
 
 
@@ -82,17 +88,16 @@ class Driver:
         self._commands, self._events = (_moved(number) for number in (0, 1))
         # A socket, if descriptors can be passed.
         self._passing = socket.socket(fileno=self._commands) if options.get("passes") else None
-        self._reader, self._said = Reader(), Reader()
+        self._reader, self._said, self._replies = Reader(), Reader(), Reader()
         self._waiting = bytearray()  # bytes to be sent
         self._room = WINDOW  # bytes of output that may be sent before some are read
         self._readable: dict[int, Callable[[], None]] = {}
-        self._pipes: dict[int, str] = {}
+        self._given: list[int] = []  # descriptors that were passed with messages
+        self._first: list[dict[str, Any]] = []  # messages that came before the session began
+        self._pipes: dict[int, str] = {}  # those that we read
+        self._relay: socket.socket | None = None  # our end of the worker's line, if we pass on what goes either way
         self._printed: dict[str, int] = {}
-        for stream in ("stdout", "stderr"):
-            reading, writing = os.pipe()
-            reading, writing = _moved(reading, close=True), _moved(writing, close=True)
-            os.set_blocking(reading, False)
-            self._pipes[reading], self._printed[stream] = stream, writing
+        self._open_output()
         self._nothing = _moved(os.open(os.devnull, os.O_RDWR), close=True)
         self._children = _watch_children()
         self._at_pipe = signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # a process that stops reading must not end us
@@ -101,16 +106,39 @@ class Driver:
         self._directory, self._environment = self._home
         self._stale = False  # whether the worker must be told a new directory and environment
         self._run = 0  # the number of the run that goes on; 0 if there is none
-        self._last = 0  # the number of the last one that was started
-        self._begun = False  # whether its code can be interrupted: before that, the worker ignores signals
-        self._held = 0  # the number of a run to interrupt as soon as that is possible
+        self._last = 0  # the number of the last command that was started
+        self._state = _state_file(self._place)  # what the worker runs, as it notes itself
+        self._held: list[tuple[int, int]] = []  # runs to interrupt as soon as they begin, and questions to answer then
         self._command: subprocess.Popen[bytes] | None = None
         self._carries = False
         self._processes: dict[int, Process] = {}
         self._files = file_operations.Operations(self._home[0])
-        self._given: list[int] = []  # descriptors that were passed with messages
         self._is_copy = bool(options.get("copy"))
         self._worker, self._channel = self._start_copy() if self._is_copy else self._start_worker()
+
+    def _open_output(self) -> None:
+        """Open what runs print to: pipes that were passed, or our own."""
+        if self._options.get("line"):
+            self._take_first("line")
+            self._line = socket.socket(fileno=self._given.pop(0))
+            _, passed, _, _ = socket.recv_fds(self._line, 1, 2)
+            stdout, stderr = (_moved(number, close=True) for number in passed)
+            self._printed = {"stdout": stdout, "stderr": stderr}
+            return
+        for stream in ("stdout", "stderr"):
+            reading, writing = os.pipe()
+            reading, writing = _moved(reading, close=True), _moved(writing, close=True)
+            os.set_blocking(reading, False)
+            self._pipes[reading], self._printed[stream] = stream, writing
+
+    def _take_first(self, *wanted: str) -> dict[str, Any]:
+        """Wait for a message that comes before the session begins."""
+        while not self._first:
+            self._first += [told for told, _ in self._read_commands()]
+        told = self._first.pop(0)
+        if told["do"] not in wanted:
+            raise ValueError(f"a session begins with {wanted}, not with {told['do']}")
+        return told
 
     # --- the loop ---
 
@@ -118,7 +146,7 @@ class Driver:
         os.set_blocking(self._commands, False)
         os.set_blocking(self._events, False)
         self._readable = {self._commands: self._take_commands, self._children: self._reap}
-        self._readable[self._channel.fileno()] = self._take_word
+        self._watch_worker()
         if not self._is_copy:  # otherwise the worker sends it
             self._tell({"is": "ready"})
         poll = select.poll()
@@ -130,8 +158,15 @@ class Driver:
             for number, events in wanted.items() - watched.items():
                 poll.register(number, events)
             watched = wanted
-            for number, _ in poll.poll():
+            for number, _ in poll.poll(_HELD if self._held else None):
                 self._handle(number)
+            if self._held:
+                self._interrupt_held()
+
+    def _watch_worker(self) -> None:
+        self._readable[self._channel.fileno()] = self._take_word
+        if self._relay is not None:
+            self._readable[self._relay.fileno()] = partial(self._take_reply, self._relay)
 
     def _wanted(self) -> dict[int, int]:
         """Return descriptor → events to wait for."""
@@ -231,11 +266,12 @@ class Driver:
         elif what == "room":
             self._room += told["bytes"]
         elif what == "interrupt":
-            self._interrupt(told["run"], signal.SIGINT)
+            self._interrupt(told["run"], told["id"])
         elif what == "kill":
-            self._interrupt(told["run"], signal.SIGKILL)
+            if self._command is not None and told["run"] == self._run:
+                _kill_group(self._command.pid, signal.SIGKILL)
         elif what in ("complete", "forget"):
-            self._channel.sendall(frame(told))
+            self._pass_in(told)
         elif what == "restart":
             self._restart(told["id"])
         elif what == "fork":
@@ -251,8 +287,7 @@ class Driver:
         elif what == "usage":
             self._tell({"is": "answer", "id": told["id"]}, json.dumps(_usage(self._home[0])).encode())
         elif what == "signal":
-            if told["process"] in self._processes:
-                _kill_group(self._processes[told["process"]].pid, told["number"])
+            self._signal(told)
         elif what == "input":
             if told["process"] in self._processes:
                 self._processes[told["process"]].take(told, body, self)
@@ -263,8 +298,9 @@ class Driver:
 
     def _start_worker(self, copy: tuple[int, dict[str, Any]] | None = None) -> tuple[int, socket.socket]:
         """Start the session's Python: a new one, or a copy that is made from an image and its facts."""
-        ours, theirs = socket.socketpair()
-        ours, theirs = (_high_socket(each) for each in (ours, theirs))
+        ours, theirs = map(_high_socket, socket.socketpair())
+        if not self._options.get("line"):
+            self._relay, self._line = map(_high_socket, socket.socketpair())
         worker = os.fork()
         if worker == 0:
             os.setsid()
@@ -275,6 +311,8 @@ class Driver:
                 os.dup2(number, target)
             if self._passing is not None:
                 self._passing.detach()
+            if self._relay is not None:
+                self._relay.close()
             for number in (ours.fileno(), self._commands, self._events, self._children, self._nothing):
                 os.close(number)
             for number in (*self._pipes, *self._printed.values()):
@@ -283,23 +321,24 @@ class Driver:
                 process.close()
             if copy is not None:
                 theirs.recv(1)
-                copying.become(_imager, copy[0], theirs.fileno(), copy[1])
-            Worker(theirs, self._options["recursion"], _imager).serve()
+                own = {"channel": theirs.fileno(), "line": self._line.fileno(), "state": self._state}
+                copying.become(_imager, copy[0], own, copy[1])
+            Worker(theirs, self._line, self._state, self._options["recursion"], _imager).serve()
         theirs.close()
+        self._line.close()
         return worker, ours
 
     def _start_copy(self) -> tuple[int, socket.socket]:
         """Start a copy of another session's Python. The first messages bring the changes to its project, if it has one,
         and the image."""
-        waiting = [told for told, _ in self._read_commands()]
-        while not waiting or waiting[0]["do"] != "become":
-            if waiting and waiting.pop(0)["do"] == "patch":
-                changes = self._given.pop(0)
-                copying.patch(changes, self._home[0])
-                os.close(changes)
-            waiting += [told for told, _ in self._read_commands()] if not waiting else []
+        told = self._take_first("patch", "become")
+        if told["do"] == "patch":
+            changes = self._given.pop(0)
+            copying.patch(changes, self._home[0])
+            os.close(changes)
+            told = self._take_first("become")
         file = self._given.pop(0)
-        facts = copying.unpack(file, waiting[0]["size"])
+        facts = copying.unpack(file, told["size"])
         self._directory, self._environment = facts["cwd"] or self._directory, facts["env"]
         worker, channel = self._start_worker((file, facts))
         os.close(file)  # before any code runs: the code must not have the image, which other copies share
@@ -312,61 +351,71 @@ class Driver:
         if self._processes:
             self.answer(told["id"], errno=errno.EBUSY, error="it has processes in the background: end them")
         else:
-            if self._stale:
-                told["cwd"], told["env"], self._stale = self._directory, self._environment, False
             socket.send_fds(self._channel, [frame({**told, "skipped": self._place})], [file])
         os.close(file)
 
     def _start_run(self, told: dict[str, Any], body: bytes) -> None:
-        self._run = self._last = told["run"]
-        self._begun = False
-        if told.get("directory"):
-            told["directory"] = os.path.join(self._home[0], told["directory"])
-        if self._stale:
-            told["cwd"], told["env"], self._stale = self._directory, self._environment, False
-        self._channel.sendall(frame(told, body))
+        self._run = told["run"]
+        self._pass_in(told, body)
+
+    def _pass_in(self, told: dict[str, Any], body: bytes = b"") -> None:
+        """Pass a message on to the worker."""
+        if self._relay is not None:
+            self._relay.sendall(frame(told, body))
+
+    def _take_reply(self, relay: socket.socket) -> None:
+        """Pass on messages of the worker, each after what was printed before."""
+        data = relay.recv(CHUNK)
+        if not data:
+            del self._readable[relay.fileno()]
+            return
+        for head, body in self._replies.feed(data):
+            said = json.loads(head)
+            self._drain()
+            self._send(frame_of(head, body))
+            if said.get("is") == "done":
+                self._run = 0
+            elif said.get("is") == "display":
+                self._pass_in({"do": "shown"})
 
     def _take_word(self) -> None:
-        """Handle messages of the worker."""
-        data = self._channel.recv(CHUNK)
+        """Handle what the worker tells the driver itself."""
+        try:
+            data = self._channel.recv(CHUNK, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return
         if not data:
-            del self._readable[self._channel.fileno()]  # it has ended; `_reap` finds out how
+            self._readable.pop(self._channel.fileno(), None)  # it has ended; `_reap` finds out how
             return
         for head, body in self._said.feed(data):
             said = json.loads(head)
             if said.get("is") == "broken":  # it could not become a copy
                 os.write(2, said["error"].encode("utf-8", "replace"))
                 os._exit(1)
-            if said.get("is") == "begun":
-                self._can_interrupt()
-                continue
-            self._drain()
-            if "cwd" in said or "env" in said:
-                self._directory = said.pop("cwd", self._directory)
-                self._environment = said.pop("env", self._environment)
-                head = json.dumps(said).encode()
-            self._send(frame_of(head, body))
-            if said.get("is") == "done":
-                self._run = 0
-            elif said.get("is") == "display":
-                self._channel.sendall(frame({"do": "shown"}))
+            if said.get("is") == "moved":
+                self._directory = said.get("cwd", self._directory)
+                self._environment = said.get("env", self._environment)
+            else:
+                self._send(frame_of(head, body))
 
-    def _can_interrupt(self) -> None:
-        """Note that the current run takes signals from now on, and send one that was held back."""
-        self._begun = True
-        if self._held == self._run:
-            self._interrupt(self._run, signal.SIGINT)
-
-    def _interrupt(self, run: int, number: int) -> None:
-        if run > self._last or (run == self._run and not self._begun):
-            self._held = run
+    def _interrupt(self, run: int, question: int) -> None:
+        """Interrupt a run, or let it go if it has ended. It is answered when that is done."""
+        if self._command is not None and run == self._run:
+            _kill_group(self._command.pid, signal.SIGINT)
+        elif run > self._last:
+            self._held.append((run, question))
             return
-        if run != self._run:
-            return  # it has ended meanwhile
-        if self._command is not None:
-            _kill_group(self._command.pid, number)
-        elif number == signal.SIGINT:
-            _kill_group(self._worker, number)
+        self.answer(question)
+
+    def _interrupt_held(self) -> None:
+        """Interrupt the worker if it runs what is to be interrupted. Before its code begins, it ignores signals."""
+        run, begun = STATE.unpack(os.pread(self._state, STATE.size, 0))
+        if begun and any(wanted == run for wanted, _ in self._held):
+            _kill_group(self._worker, signal.SIGINT)  # once: the worker counts on it
+        for wanted, question in list(self._held):
+            if wanted <= run:
+                self._held.remove((wanted, question))
+                self.answer(question)
 
     def _restart(self, request: int) -> None:
         """Start a new Python, and end all processes of the old one; files stay."""
@@ -376,37 +425,45 @@ class Driver:
             _kill_group(self._command.pid, signal.SIGKILL)
             self._command.wait()
             self._command = None
-        if self._run:
-            self._drain()
-            self._tell({"is": "done", "run": self._run, "signal": int(signal.SIGKILL)})
+        self._drain()
         self._readable.pop(self._channel.fileno(), None)
         self._channel.close()
+        if self._relay is not None:
+            self._readable.pop(self._relay.fileno(), None)
+            self._relay.close()
+        else:
+            self._line = socket.socket(fileno=self._given.pop())
         old, self._worker = self._worker, 0
         _kill_group(old, signal.SIGKILL)
         os.waitpid(old, 0)
         self._directory, self._environment = self._home
         os.chdir(self._directory)
-        self._said, self._run = Reader(), 0
+        self._said, self._replies, self._run = Reader(), Reader(), 0
+        for _, question in self._held:
+            self.answer(question)
+        self._held.clear()
         for number in self._pipes:
             while _read_some(number):
                 continue
         self._worker, self._channel = self._start_worker()
-        self._readable[self._channel.fileno()] = self._take_word
+        self._watch_worker()
         self.answer(request)
 
     # --- commands ---
 
     def _start_command(self, told: dict[str, Any], body: bytes) -> None:
+        self._take_word()  # the last run may have left another directory or other variables
         self._run = self._last = told["run"]
+        self._leave_removed()
         script, stdin = body[: told["source"]], body[told["source"] :]
         environment = {**self._environment, **told["env"]}
         argv, self._carries = told["argv"], told["bash"]
         try:
-            if script:
+            if told["bash"] or SCRIPT in argv:  # also if it is empty: the last script is still there
                 self._put("script", script)
                 argv = [f"{self._place}/script" if word == SCRIPT else word for word in argv]
             if told["bash"]:
-                self._put("carry", _CARRY.format(self._place).encode())
+                self._put("carry", _CARRY.format(self._place, self._home[0]).encode())
                 argv = [*_BASH, f"{self._place}/script", *argv]
                 environment["BASH_ENV"] = f"{self._place}/carry"
             self._put("input", stdin)
@@ -420,11 +477,9 @@ class Driver:
                     stderr=self._printed["stderr"],
                     start_new_session=True,
                 )
-            self._can_interrupt()
-        except OSError as error:
-            code = 126 if error.errno in (errno.EACCES, errno.ENOEXEC) else 127
-            name = argv[0].encode("utf-8", "backslashreplace").decode()
-            self._end_command({"broken": f"start {name}: {error.strerror}", "exit": code})
+        except _NOT_STARTED as error:
+            code = 126 if getattr(error, "errno", None) in (errno.EACCES, errno.ENOEXEC) else 127
+            self._end_command({"broken": encodable(f"start {argv[0]}: {reason(error)}"), "exit": code})
 
     def _put(self, name: str, content: bytes) -> None:
         os.makedirs(self._place, exist_ok=True)  # the code may have removed it
@@ -436,6 +491,10 @@ class Driver:
             self._carry_over()
         self._command = None
         self._drain()
+        self._leave_removed()
+        if self._stale:  # before the next run can come to the worker
+            self._channel.sendall(frame({"do": "follow", "cwd": self._directory, "env": self._environment}))
+            self._stale = False
         self._tell({"is": "done", "run": self._run, **said})
         self._run = 0
 
@@ -452,11 +511,16 @@ class Driver:
             for name in ("cwd", "env"):
                 _remove(f"{self._place}/{name}")
         pairs = [os.fsdecode(each).partition("=") for each in left.split(b"\0") if b"=" in each]
-        environment = {name: value for name, _, value in pairs if name not in ("_", "OLDPWD", "PWD", "SHLVL")}
+        environment = {name: value for name, _, value in pairs if name not in ("", "_", "OLDPWD", "PWD", "SHLVL")}
         if len(left) <= _MAX_STATE and environment != self._environment:
             self._environment, self._stale = environment, True
-        if directory and directory != self._directory and os.path.isdir(directory):
+        if directory and directory != self._directory:
             self._directory, self._stale = directory, True
+
+    def _leave_removed(self) -> None:
+        """Go back to where the session began if nothing can be started in its directory: it was removed, or locked."""
+        if not (os.path.isdir(self._directory) and os.access(self._directory, os.X_OK)):
+            self._directory, self._stale = self._home[0], True
 
     # --- ends ---
 
@@ -489,14 +553,23 @@ class Driver:
     # --- background processes ---
 
     def _start_process(self, told: dict[str, Any]) -> None:
+        self._leave_removed()
         try:
             directory = os.path.join(self._home[0], told["cwd"]) if told.get("cwd") else self._directory
             process = Process(told, {**self._environment, **told["env"]}, directory)
-        except OSError as error:
-            self.answer(told["id"], errno=error.errno or errno.EIO, error=error.strerror or "")
+        except _NOT_STARTED as error:
+            self.answer(told["id"], errno=getattr(error, "errno", None) or errno.EINVAL, error=reason(error))
             return
         self._processes[told["process"]] = process
         self.answer(told["id"], pid=process.pid)
+
+    def _signal(self, told: dict[str, Any]) -> None:
+        """Signal a process. If the message has an id, it is answered whether there is that process."""
+        process = self._processes.get(told["process"])
+        if process is not None:
+            _kill_group(process.pid, told["number"])
+        if "id" in told:
+            self.answer(told["id"], **({} if process is not None else {"errno": errno.ESRCH}))
 
     def _end_process(self, process: Process) -> None:
         """Send the rest of its output and its status. Children that it left continue, without pipes to us."""
@@ -516,10 +589,9 @@ class Process:
         self.unwritten, self.ends, self.question = bytearray(), False, 0
         self.outputs: dict[int, str] = {}
         self._is_terminal = False
-        argv = [*_BASH, "-c", told["script"]] if told["script"] else told["argv"]
+        argv = [*_BASH, "-c", told["script"]] if told["bash"] else told["argv"]
         if told["pty"]:
-            self._on_terminal(argv, environment, directory)
-            self.resize(*(told.get("size") or _TERMINAL))
+            self._on_terminal(argv, environment, directory, told.get("size") or _TERMINAL)
         else:
             self._on_pipes(argv, environment, directory)
         self.pid = self.popen.pid
@@ -539,7 +611,7 @@ class Process:
                 stderr=printed[1][1],
                 start_new_session=True,
             )
-        except OSError:
+        except _NOT_STARTED:
             for number in (self.stdin, printed[0][0], printed[1][0]):
                 os.close(number)
             raise
@@ -548,8 +620,9 @@ class Process:
                 os.close(number)
         self.outputs = {printed[0][0]: "stdout", printed[1][0]: "stderr"}
 
-    def _on_terminal(self, argv: list[str], environment: dict[str, str], directory: str) -> None:
+    def _on_terminal(self, argv: list[str], environment: dict[str, str], directory: str, size: tuple[int, int]) -> None:
         ours, theirs = (_moved(number, close=True) for number in os.openpty())
+        _resize(ours, *size)  # before the program can ask for it
         try:
             self.popen = subprocess.Popen(
                 argv,
@@ -560,7 +633,7 @@ class Process:
                 stderr=theirs,
                 preexec_fn=_own_terminal,
             )
-        except OSError:
+        except _NOT_STARTED:
             os.close(ours)
             raise
         finally:
@@ -571,7 +644,7 @@ class Process:
     def resize(self, rows: int, columns: int) -> None:
         """Resize its terminal; the kernel signals that to its programs."""
         if self._is_terminal and self.stdin >= 0:
-            fcntl.ioctl(self.stdin, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+            _resize(self.stdin, rows, columns)
 
     def pump(self, driver: Driver, *, to_the_end: bool = False) -> None:
         """Send some of its output, or all that it has printed so far."""
@@ -640,6 +713,10 @@ def _own_terminal() -> None:
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 
+def _resize(terminal: int, rows: int, columns: int) -> None:
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+
+
 def _readable(number: int) -> int:
     """Return how many bytes can be read now."""
     return int(struct.unpack("i", fcntl.ioctl(number, termios.FIONREAD, b"\0\0\0\0"))[0])
@@ -659,13 +736,23 @@ def _high_socket(low: socket.socket) -> socket.socket:
     return high
 
 
+def _state_file(place: str) -> int:
+    """Return a file without a name in which the worker notes what it runs."""
+    path = f"{place}/state"
+    low = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+    os.unlink(path)
+    os.write(low, STATE.pack(0, False))
+    return _moved(low, close=True)
+
+
 def _watch_children() -> int:
     """Return a descriptor that becomes readable when a child ends."""
     reading, writing = (_moved(number, close=True) for number in os.pipe())
     os.set_blocking(reading, False)
     os.set_blocking(writing, False)
-    signal.signal(signal.SIGCHLD, lambda *_: None)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Caught, not ignored: what is ignored stays ignored in programs that we start, and Ctrl-C could not end them.
+    for number in (signal.SIGCHLD, signal.SIGINT):
+        signal.signal(number, lambda *_: None)
     signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
     return reading
 

@@ -20,7 +20,7 @@ import msgspec
 
 from ..backends.base import uncancellable
 from ..lib.errors import BackendError, InvalidRequest
-from ..pipeline.sync import Driven, Executor, driven
+from ..pipeline.sync import Driven, driven
 from . import frames
 from .channel import Answer, Channel
 
@@ -132,7 +132,7 @@ class AsyncFiles:
         """Return some bytes of a file from `offset` on; none at its end."""
         answer, data = await self._do("read", os.fspath(path), offset=offset)
         if not _FILE.match(answer.file):
-            why = "what the session says of it is no name of a file"
+            why = "what the session says of it is not a file name"
             raise BackendError(f"{os.fspath(path)!r} can't be read", why=why, next="open another session")
         return Piece(data, answer.file, answer.size)
 
@@ -283,7 +283,7 @@ def _pieces(content: bytes | str | os.PathLike[str]) -> Iterator[bytes]:
 def _files_below(top: Path) -> dict[str, Path]:
     """Return relative path → file for the regular files below a directory."""
     if not top.is_dir():
-        raise InvalidRequest(f"{str(top)!r} can't be uploaded", why="it is no directory", next="use write()")
+        raise InvalidRequest(f"{str(top)!r} can't be uploaded", why="it is not a directory", next="use write()")
     files = [file for file in sorted(top.rglob("*")) if file.is_file() and not file.is_symlink()]
     return {file.relative_to(top).as_posix(): file for file in files}
 
@@ -296,7 +296,7 @@ def _infos(body: bytes, *, exactly_one: bool = False) -> list[FileInfo]:
         if exactly_one and len(found) != 1:
             raise ValueError("not one file")
     except (msgspec.DecodeError, ValueError, RecursionError):
-        raise BackendError("the files can't be listed", why="what the session says is no list of files") from None
+        raise BackendError("the files can't be listed", why="what the session says is not a list of files") from None
     return found
 
 
@@ -310,9 +310,6 @@ def _is_plain(name: str) -> bool:
 
 class FilesOfSession(Driven[AsyncFiles]):
     """The files of a session. Relative paths start at its first working directory. Raises `OSError`s as `open` does."""
-
-    def __init__(self, core: AsyncFiles, executor: Executor) -> None:
-        super().__init__(core, executor)
 
     read = driven(AsyncFiles.read)
     read_text = driven(AsyncFiles.read_text)

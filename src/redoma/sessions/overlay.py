@@ -45,7 +45,8 @@ class Overlay:
     def note(self, submission: Submission) -> None:
         """Remember a run that is about to begin."""
         request = submission.request
-        key = (request.language, request.code, request.argv, request.stdin, submission.policy)
+        given = (request.stdin, submission.live_input, frozenset(request.env.items()))  # policy reads these, too
+        key = (request.language, request.code, request.argv, given, submission.policy)
         if key not in self._runs and len(self._runs) >= _MAX_RUNS:
             self._uncounted = True
         else:

@@ -10,7 +10,7 @@ from ..backends.base import Backend
 from ..backends.jail import JailBackend
 from ..lib.errors import BackendError, BackendUnavailable, Unsupported
 from ..pipeline.executor import AsyncExecutor
-from ..pipeline.installed import Installed, environments
+from ..pipeline.installed import Installed, session_cells
 from . import driver
 
 _CANDIDATES = ("jail", "docker")
@@ -53,7 +53,7 @@ class Places:
             elif name == "jail" and isinstance(self._executor.backends, Installed):
                 return self._own_cells(), True
             else:
-                return backend, False
+                return backend, can.image is not None
         raise Unsupported(
             "no session can be opened here",
             why="; ".join(tried) or f"{wanted} is not among the backends",
@@ -64,17 +64,7 @@ class Places:
         """Return cells with the driver loaded. They are separate from those for one-shot runs, since a session keeps
         its cell for long."""
         if self._cells is None:
-            config = self._executor.config
-            self._cells = JailBackend(
-                minimum=1,
-                maximum=config.sessions.maximum,
-                queue=config.sessions.maximum,
-                idle=config.jail.idle,
-                preload=config.jail.preload,
-                prelude=driver.__name__,
-                environments=environments(config),
-                forks=True,
-            )
+            self._cells = session_cells(self._executor.config, self._executor.config.sessions.maximum)
         return self._cells
 
     def take(self) -> None:

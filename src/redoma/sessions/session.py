@@ -23,8 +23,10 @@ import msgspec
 from ..backends.base import uncancellable
 from ..backends.jail import JailBackend
 from ..exec import AsyncProcess, Process, ProcessControl
-from ..lib.errors import BackendError, CallbackError, InvalidRequest, Unsupported
+from ..lib.errors import BackendError, CallbackError, InvalidRequest
+from ..lib.types import resolved
 from ..models import Chunk, Display, Effect, Isolation, Language, Limits, PolicyView, Request, Result, Submission
+from ..models.request import new_id
 from ..output.live import Live
 from ..pipeline import intake, results
 from ..pipeline.executor import AsyncExecutor
@@ -39,7 +41,7 @@ from .folder import AsyncFiles, FilesOfSession
 from .image import Image
 from .overlay import Overlay
 from .place import Places, boot
-from .turn import ProcessTurn, Turn
+from .turn import Alarm, ProcessTurn, Turn
 from .worker import MAIN
 
 OnText = Callable[[str], Any]
@@ -173,7 +175,10 @@ class AsyncSession:
         self._over = ""
         self._timer: asyncio.TimerHandle | None = None
         self._used = 0.0
-        self._processes: dict[asyncio.Task[Result], AsyncProcess] = {}
+        self._processes: dict[asyncio.Task[Result], AsyncSessionProcess] = {}
+        self._plain: dict[Language, Submission] = {}
+        """A submission in each language as one without options has it, but for its code."""
+        self.alarm = Alarm()
         self.files = AsyncFiles(self)
         """Its files."""
 
@@ -183,7 +188,8 @@ class AsyncSession:
         options = cast("Options", {name: value for name, value in self._options.items() if name not in own})
         options["backend"] = self.name
         request = intake.build(self._executor.config, self._executor.backends, options, code="", language="python")
-        if request.workspace == "direct" or (request.workspace == "overlay" and not self._backend.capabilities().fork):
+        can = self._backend.capabilities()
+        if request.workspace == "direct" or (request.workspace == "overlay" and not can.descriptors):
             raise InvalidRequest(
                 f"a session on {self.name} can't have the workspace {request.workspace!r}",
                 why="what it changes there can't be looked at while it lives",
@@ -191,7 +197,7 @@ class AsyncSession:
             )
         if request.uses is not None and not request.uses.digest:
             raise InvalidRequest(
-                f"{', '.join(request.uses.packages)} can't be had in this session",
+                f"{', '.join(request.uses.packages)} can't be used in this session",
                 why="a session installs nothing",
                 next="create an environment: redoma env create NAME PACKAGE...",
             )
@@ -203,7 +209,11 @@ class AsyncSession:
             cpu=self._lifetime if request.limits.cpu == Limits().cpu else request.limits.cpu,
             recursion=max(request.limits.recursion, Limits().recursion),
         )
-        self._boot = {"recursion": request.limits.recursion, "passes": self._backend.capabilities().fork}
+        self._boot = {
+            "recursion": request.limits.recursion,
+            "passes": can.image is not None,
+            "line": can.descriptors,
+        }
         return msgspec.structs.replace(request, limits=limits, code=boot(self._boot, loaded=self._loaded))
 
     # --- its life ---
@@ -219,6 +229,9 @@ class AsyncSession:
             self._backend.warm()
 
     async def opened(self) -> Channel:
+        if self.alive and not self._over and not self._opening.locked() and self._channel is not None:
+            self._postpone()
+            return self._channel
         async with self._opening:
             if self._over:
                 raise BackendError("the session has ended", why=self._over, next="restart() it, or open another")
@@ -248,19 +261,15 @@ class AsyncSession:
     async def _open_copy(self, image: Image, patch: int = -1) -> None:
         """Start as a copy of another session; `patch` contains the changes that it had made to its project."""
         self._places.take()
-        file = -1
         try:
-            file = image.opened()
             code = boot({**self._boot, "copy": True}, loaded=self._loaded)
             channel = Channel(self._backend, msgspec.structs.replace(self._request, code=code, files={}))
             changes = [({"do": "patch"}, patch)] if patch >= 0 else []
-            await channel.open(*changes, ({"do": "become", "size": image.size}, file))
+            with image.to_read() as file:
+                await channel.open(*changes, ({"do": "become", "size": image.size}, file))
         except BaseException:
             self._places.open -= 1
             raise
-        finally:
-            if file >= 0:
-                os.close(file)
         self._channel = self._entered(channel)
         await self._close_if_over()
         self._postpone()
@@ -273,6 +282,7 @@ class AsyncSession:
     def _left(self, _ended: object) -> None:
         self._places.open -= 1
         tell(INFO, "session.ended", session=self.id)
+        self.alarm.close()
         if self._timer is not None:
             self._timer.cancel()
 
@@ -299,6 +309,10 @@ class AsyncSession:
     def isolation(self) -> Isolation:
         """The isolation of its code, as probed from inside once the session is open."""
         return self._channel.isolation if self._channel is not None else self._backend.capabilities().isolation
+
+    def __repr__(self) -> str:
+        state = self.ended or ("open" if self.alive else "not opened yet")
+        return f"<AsyncSession {self.id} on {self.name}: {state}>"
 
     @property
     def works_over_a_project(self) -> bool:
@@ -337,7 +351,7 @@ class AsyncSession:
         async with self.lock:
             try:
                 async with asyncio.timeout(1.0):
-                    _, body = await channel.ask({"do": "complete", "text": text, "context": context})
+                    _, body = await channel.ask({"do": "complete", "text": text, "context": context}, of_python=True)
                 return msgspec.json.decode(body[:1_000_000], type=list[str])[:200]
             except (TimeoutError, msgspec.DecodeError):
                 return []
@@ -346,14 +360,14 @@ class AsyncSession:
         """Drop the variables of a context. Waits for the current run."""
         async with self.lock:
             channel = await self.opened()
-            await channel.ask({"do": "forget", "context": context})
+            await channel.ask({"do": "forget", "context": context}, of_python=True)
 
     async def usage(self) -> SessionUsage:
         """Return what its processes and files use now. Raises `BackendError` if its answer is invalid."""
         channel = await self.opened()
         _, body = await channel.ask({"do": "usage"})
         try:
-            return msgspec.json.decode(body[:4096], type=SessionUsage)
+            return msgspec.json.decode(body[:4096], type=resolved(SessionUsage))
         except msgspec.DecodeError:
             raise BackendError("the session does not say what it uses", why="its answer makes no sense") from None
 
@@ -361,7 +375,7 @@ class AsyncSession:
         """Start a new Python, without the variables and processes of the old one. Files stay, unless the session had
         ended: then it starts from nothing."""
         if self.alive and self._channel is not None:
-            await self._channel.ask({"do": "restart"})
+            await self._channel.restart()
             self._postpone()
             return
         self._over, self._channel = "", None
@@ -374,19 +388,15 @@ class AsyncSession:
         with the same options: close it when done. Waits for the current run first.
 
         Raises:
-            Unsupported: Its backend can't copy sessions; only the jail can.
+            Unsupported: Its backend can't copy sessions; only the jail can, here or on the session's node.
             BackendError: It has something that can't be copied (threads, processes, sockets), uses too much memory, or
                 there are too many sessions.
         """
         if not isinstance(n, int) or isinstance(n, bool) or n < 1:
             raise InvalidRequest(f"n is {n!r}", why="it is the number of copies", next="write fork(2)")
-        if not self._backend.capabilities().fork:
-            raise Unsupported(
-                "the session can't be forked", why=f"{self.name} has no way to copy one", next="open it on the jail"
-            )
         async with self.lock:
             channel = await self.opened()
-            image, patch = Image(self._request.limits.memory), -1
+            image, patch = Image(self._backend, self._request.limits.memory), -1
             copies: list[AsyncSession] = []
             try:
                 await image.take(channel)
@@ -450,7 +460,7 @@ class AsyncSession:
         in a new cell. Raises what `fork` raises; then nothing has changed."""
         async with self.lock:
             overlay, old = await self._over_project()
-            image = Image(self._request.limits.memory)
+            image = Image(self._backend, self._request.limits.memory)
             try:
                 await image.take(old)
                 await self._open_copy(image)
@@ -563,6 +573,8 @@ class AsyncSession:
         what: dict[str, Any] = {"language": "bash", "code": command}
         if not isinstance(command, str):
             what = {"language": "command", "argv": intake.words("argv", command)}
+        if not isinstance(cwd, str) or "\0" in cwd:
+            raise InvalidRequest(f"cwd is {cwd!r}", why="it is a path inside the session", next='write cwd="/tmp"')
         control = ProcessControl()
         control.lasts = True
         chosen = cast("RunOptions", {**options, "env": env or {}})
@@ -580,7 +592,7 @@ class AsyncSession:
         self._postpone()
 
     @property
-    def processes(self) -> list[AsyncProcess]:
+    def processes(self) -> list[AsyncSessionProcess]:
         """The background processes that have not ended."""
         return [process for task, process in self._processes.items() if not task.done()]
 
@@ -609,6 +621,9 @@ class AsyncSession:
         return AsyncSessionRun(live, self._executor, submission, turn)
 
     def _prepared(self, what: dict[str, Any], options: RunOptions) -> tuple[Submission, Turn]:
+        if not options:
+            turn = Turn(self, context=MAIN)
+            return self._plain_submission(what, turn), turn
         intake.must_be_known("option", options, RunOptions.__annotations__)
         turn = Turn(
             self,
@@ -625,6 +640,20 @@ class AsyncSession:
         limits = msgspec.structs.replace(submission.request.limits, time=self._lifetime)
         request = msgspec.structs.replace(submission.request, limits=limits)
         return msgspec.structs.replace(submission, request=request, view=PolicyView.of(request, submission.request))
+
+    def _plain_submission(self, what: dict[str, Any], turn: Turn) -> Submission:
+        """Do the same as `_submission` without options. Only the code is read: to read the options of the session again
+        would take as long as a short run."""
+        code, language = what.get("code"), what["language"]
+        if type(code) is not str or type(language) is not str:
+            return self._submission(what, {}, turn)
+        if (form := self._plain.get(language)) is None:
+            submission = self._submission(what, {}, turn)
+            request = msgspec.structs.replace(submission.request, code="")
+            self._plain[language] = msgspec.structs.replace(submission, request=request, own_backend=None)
+            return submission
+        request = msgspec.structs.replace(form.request, code=intake.source(code), id=new_id())
+        return self._noted(msgspec.structs.replace(form, request=request, own_backend=turn), turn)
 
     def _submission(self, what: dict[str, Any], options: RunOptions, turn: Turn | ProcessTurn) -> Submission:
         own = self._options
@@ -643,6 +672,10 @@ class AsyncSession:
         )
         request = intake.build(self._executor.config, self._executor.backends, given, **what)
         submission = intake.submission(request, given, own_backend=turn, session=self.id, keep_inputs=False)
+        return self._noted(submission, turn)
+
+    def _noted(self, submission: Submission, turn: Turn | ProcessTurn) -> Submission:
+        """Have the overlay note the submission when it begins to run."""
         if self._overlay is not None:
             turn.began = partial(self._overlay.note, submission)
         return submission
@@ -816,6 +849,27 @@ class SessionRun(Driven[AsyncSessionRun]):
             yield event
 
 
+class SessionProcess(Process):
+    """A background process of a session."""
+
+    core: AsyncSessionProcess
+
+    @property
+    def id(self) -> str:
+        """The id of its run."""
+        return self.core.id
+
+    @property
+    def pid(self) -> int:
+        """Its process id inside the session, as the session reports it."""
+        return self.core.pid
+
+    resize = on_loop(AsyncSessionProcess.resize)
+
+    def __repr__(self) -> str:
+        return f"<SessionProcess {self.id}, pid {self.pid}>"
+
+
 class Session(Driven[AsyncSession]):
     """A Python that keeps its variables, in its own cell. Use it as a context manager, or call `close` when done.
 
@@ -853,11 +907,12 @@ class Session(Driven[AsyncSession]):
         cwd: str = "",
         pty: bool = False,
         size: tuple[int, int] | None = None,
+        whole_output: bool = False,
         **options: Unpack[ProcessOptions],
-    ) -> Process:
+    ) -> SessionProcess:
         """Start a command in the background: see `AsyncSession.start`."""
-        process = self._executor.wait(self.core.start(command, env=env, cwd=cwd, pty=pty, size=size, **options))
-        return Process(process, self._executor)
+        work = self.core.start(command, env=env, cwd=cwd, pty=pty, size=size, whole_output=whole_output, **options)
+        return SessionProcess(self._executor.wait(work), self._executor)
 
     def stream(self, code: str, language: Language = "python", **options: Unpack[RunOptions]) -> SessionRun:
         """Run source text and follow it: `with … as run`, `for event in run`, then `run.result`."""
@@ -879,9 +934,9 @@ class Session(Driven[AsyncSession]):
         return session
 
     @property
-    def processes(self) -> list[Process]:
+    def processes(self) -> list[SessionProcess]:
         """The background processes that have not ended."""
-        return [Process(process, self._executor) for process in self.core.processes]
+        return [SessionProcess(process, self._executor) for process in self.core.processes]
 
     @property
     def id(self) -> str:
@@ -896,6 +951,19 @@ class Session(Driven[AsyncSession]):
     def ended(self) -> str:
         """Why it has ended; empty if it has not."""
         return self.core.ended
+
+    @property
+    def busy(self) -> bool:
+        """Whether something runs in it."""
+        return self.core.busy
+
+    @property
+    def isolation(self) -> Isolation:
+        """The isolation of its code, as probed from inside once the session is open."""
+        return self.core.isolation
+
+    def __repr__(self) -> str:
+        return repr(self.core).replace("AsyncSession", "Session", 1)
 
     def __enter__(self) -> Session:
         self.open()

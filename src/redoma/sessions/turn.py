@@ -11,6 +11,7 @@ import asyncio
 import signal
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Protocol
 
 import msgspec
@@ -19,6 +20,7 @@ from ..backends import display
 from ..backends.base import Capabilities, Control, Outcome, Sink, uncancellable
 from ..backends.endings import Ending, not_started
 from ..backends.jail.value_reading import decode
+from ..lib.errors import BackendError, InvalidRequest
 from ..models import OTHER, Display, Isolation, Language, Limits, Request, Status, Stream, Usage
 from ..models.reach import Reach
 from . import driver, frames
@@ -26,6 +28,7 @@ from .channel import Channel, Done, framed
 
 MAX_VALUE = 1 << 20
 _SMALL = 4 << 10  # bytes of a value that is decoded faster than it is handed to a thread
+_LIMITS = frozenset(Limits.__struct_fields__)
 LANGUAGES: frozenset[Language] = frozenset({"python", "bash", "javascript", "command", OTHER})
 
 
@@ -38,6 +41,8 @@ class Home(Protocol):
     """Seconds that an interrupted run has to end."""
     lock: asyncio.Lock
     """Held by the current run."""
+    alarm: Alarm
+    """Set by the current run."""
     current: Turn | None
 
     @property
@@ -46,6 +51,48 @@ class Home(Protocol):
     async def opened(self) -> Channel:
         """Return its channel, which is opened if necessary. Raises `BackendError` if the session has ended or can't be
         opened."""
+
+
+class Alarm:
+    """A timer that is set and stopped again in each run, nearly always long before it is due. So it only notes when it
+    is due: the timer of the event loop goes on, and is set again when it fires too early."""
+
+    def __init__(self) -> None:
+        self._call: Callable[[], None] | None = None
+        self._due = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def set(self, due: float, call: Callable[[], None]) -> None:
+        """Call it at this time of the event loop, instead of what was set before."""
+        self._due, self._call = due, call
+        if self._timer is None or self._timer.when() > due:
+            self._start()
+
+    def stop(self) -> None:
+        self._call = None
+
+    def close(self) -> None:
+        """Stop it, and the timer of the event loop."""
+        self._call = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _start(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_at(self._due, self._fire)
+
+    def _fire(self) -> None:
+        self._timer = None
+        call = self._call
+        if call is None:
+            return
+        if asyncio.get_running_loop().time() < self._due:
+            self._start()
+        else:
+            self._call = None
+            call()
 
 
 class Turn:
@@ -74,8 +121,9 @@ class Turn:
         self._on_display: Callable[[Display], None] | None = None
         self._channel: Channel
         self._sink: Sink
-        self._done: asyncio.Future[tuple[Done, bytes]]
-        self._too_much: asyncio.Future[None]
+        self._done: tuple[Done, bytes] | None = None
+        self._changed: asyncio.Future[None]
+        """Done when there is something new to wait for."""
         self._number = self._unread = 0
         self._stopped: Status | None = None
         self._flooded = False
@@ -86,7 +134,7 @@ class Turn:
         return Capabilities(
             languages=LANGUAGES,
             isolation=self._home.isolation,
-            limits=frozenset(Limits.__struct_fields__),  # those of the session hold for all its runs together
+            limits=_LIMITS,  # those of the session hold for all its runs together
             arguments=True,
             stdin=True,
             env=True,
@@ -97,8 +145,8 @@ class Turn:
     async def run(self, request: Request, sink: Sink, control: Control | None = None) -> Outcome:
         async with self._home.lock:
             self._channel, self._sink = await self._home.opened(), sink
-            loop = asyncio.get_running_loop()
-            self._done, self._too_much = loop.create_future(), loop.create_future()
+            await self._channel.settled(self._home.grace)
+            self._changed = asyncio.get_running_loop().create_future()
             self._number = next(self._channel.runs)
             message = self._message(request)
             self._channel.listen("run", self._number, self)
@@ -107,7 +155,10 @@ class Turn:
                 self.began()
             start = time.monotonic()
             try:
-                await self._channel.write(message)
+                if request.language == "python":
+                    await self._channel.run_python(message)
+                else:
+                    await self._channel.write(message)
                 await self._wait(request.limits.time)
             except BaseException:
                 # The caller is gone. The session continues if the run can be ended.
@@ -126,7 +177,7 @@ class Turn:
 
     def interrupt(self) -> None:
         """Ctrl-C."""
-        self._channel.post({"do": "interrupt", "run": self._number})
+        self._channel.interrupt(self._number)
 
     async def aclose(self) -> None:
         """Does nothing: the session belongs to its caller."""
@@ -136,32 +187,55 @@ class Turn:
             source = request.code.encode("utf-8", "surrogatepass")
             most = min(request.limits.output_bytes, MAX_VALUE)
             head: dict[str, Any] = {"do": "run", "context": self.context, "value": most}
-            head |= {"variables": request.env, "directory": self._directory}
-            head |= {"traceback_apart": self._traceback_apart, "charts": self._charts}
+            # Only what was given: reading the rest takes longer than many a run.
+            if request.env or self._directory:
+                head |= {"variables": request.env, "directory": self._directory}
+            if self._traceback_apart or self._charts:
+                head |= {"traceback_apart": self._traceback_apart, "charts": self._charts}
         else:
-            source = request.code.encode("utf-8", "surrogateescape")
+            source = _encoded(request.code)
             words = request.interpreted(driver.SCRIPT) if request.interpreter else request.argv
             bash = request.language == "bash"
             head = {"do": "command", "bash": bash, "argv": list(words), "env": request.env}
-        return framed({**head, "run": self._number, "source": len(source)}, source + request.stdin)
+        head |= {"run": self._number, "source": len(source)}
+        return framed(head, source + request.stdin)
 
     async def _wait(self, seconds: float) -> None:
         """Wait for the end of the run; end it when its time is over, or when it has printed too much."""
-        if not await self._ends_within(seconds, self._too_much):
+        if not await self._ends_within(seconds, also_flooded=True):
             self._stopped = self._stopped or Status.TIMEOUT
             await self._make_it_end()
 
-    async def _ends_within(self, seconds: float, *reasons: asyncio.Future[None]) -> bool:
-        """Wait for the end of the run or the session, or until one of `reasons` is done. Returns whether it ended."""
-        waits: list[asyncio.Future[Any]] = [self._done, self._channel.ended, *reasons]
-        if not any(each.done() for each in waits):
-            await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-        return self._done.done() or self._channel.ended.done()
+    async def _ends_within(self, seconds: float, *, also_flooded: bool = False) -> bool:
+        """Wait for the end of the run or the session; `also_flooded`, until it has printed too much. Returns whether it
+        ended."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + seconds
+        while not self._is_over and not (also_flooded and self._flooded) and loop.time() < deadline:
+            # One future and one timer: `asyncio.wait` takes a quarter of the time that a short run has.
+            self._home.alarm.set(deadline, self._wake)
+            try:
+                await self._changed
+            finally:
+                self._home.alarm.stop()
+                self._changed = loop.create_future()
+        return self._is_over
+
+    @property
+    def _is_over(self) -> bool:
+        return self._done is not None or self._channel.ended.done()
+
+    def _wake(self) -> None:
+        if not self._changed.done():
+            self._changed.set_result(None)
 
     async def _make_it_end(self) -> None:
         self.read()  # otherwise it might be blocked by a slow reader
-        for order in ("interrupt", "kill"):
-            self._channel.post({"do": order, "run": self._number})
+        for kill in (False, True):
+            if kill:
+                self._channel.post({"do": "kill", "run": self._number})
+            else:
+                self._channel.interrupt(self._number)
             if await self._ends_within(self._home.grace / 2):
                 return
         await self._channel.close("a run did not end when it was interrupted")
@@ -173,7 +247,7 @@ class Turn:
             return True
         if not self._sink(stream, data):
             self._flooded, self._stopped = True, self._stopped or Status.OUTPUT
-            self._too_much.cancel()
+            self._wake()
         if self._on_display is not None and self._stopped is None:
             self._unread += len(data)
             return False
@@ -183,7 +257,7 @@ class Turn:
         """Count all output so far as read."""
         unread, self._unread = self._unread, 0
         if unread:
-            self._channel.read(unread)
+            self._channel.run_output_read(unread)
 
     def shown(self, representations: dict[str, bytes], is_value: bool) -> None:
         size = sum(map(len, representations.values()))
@@ -197,18 +271,21 @@ class Turn:
             self._on_display(shown)
 
     def done(self, said: Done, value: bytes) -> None:
-        if not self._done.done():
-            self._done.set_result((said, value))
+        self._done = said, value
+        self._wake()
 
     def exited(self, status: int) -> None:
         """Does not happen to a run: only background processes exit."""
 
+    def lost(self) -> None:
+        self._wake()
+
     # --- the outcome ---
 
     async def _outcome(self, request: Request, wall: float) -> Outcome:
-        if not self._done.done():
+        if self._done is None:
             return self._lost(request.limits, wall)
-        said, data = self._done.result()
+        said, data = self._done
         self.traceback = said.traceback
         decoded = _decoded(data) if len(data) <= _SMALL else await asyncio.to_thread(_decoded, data)
         ending = Ending(
@@ -278,7 +355,7 @@ class ProcessTurn:
         return Capabilities(
             languages=frozenset({"bash", "command"}),
             isolation=self._home.isolation,
-            limits=frozenset(Limits.__struct_fields__),
+            limits=_LIMITS,
             stdin=True,
             env=True,
             cwd=True,
@@ -332,7 +409,8 @@ class ProcessTurn:
             {
                 "do": "start",
                 "process": self._number,
-                "script": request.code if bash else "",
+                "bash": bash,
+                "script": request.code,
                 "argv": list(request.argv),
                 "env": request.env,
                 "pty": self._pty,
@@ -375,8 +453,12 @@ class ProcessTurn:
             await self._kill()
 
     async def _kill(self) -> None:
-        """Kill its program. If the driver doesn't report its end, the session is ended."""
-        self._signal(signal.SIGKILL)
+        """Kill its program, if it was started. If the driver doesn't report its end, the session is ended."""
+        told = {"do": "signal", "process": self._number, "number": signal.SIGKILL.value}
+        with suppress(BackendError):  # the session has ended
+            answer, _ = await self._channel.ask(told, patience=self._home.grace)
+            if answer.errno is not None:
+                return  # it was not started, or has ended
         waits: list[asyncio.Future[Any]] = [self._exit, self._channel.ended]
         await asyncio.wait(waits, timeout=self._home.grace, return_when=asyncio.FIRST_COMPLETED)
         if not any(each.done() for each in waits):
@@ -398,12 +480,23 @@ class ProcessTurn:
         if not self._exit.done():
             self._exit.set_result(status)
 
+    def lost(self) -> None:
+        """Does nothing: `_wait` also waits for the end of the session."""
+
 
 _WHY = {
     Status.TIMEOUT: "it ran longer than {0.time:g} s",
     Status.OUTPUT: "it printed more than {0.output_total} bytes",
     Status.KILLED: "it was cancelled",
 }
+
+
+def _encoded(code: str) -> bytes:
+    """Return code for a file. Raises `InvalidRequest` if it can't be written."""
+    try:
+        return code.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError as error:
+        raise InvalidRequest("the code can't be written to a file", why=str(error), next="remove it there") from None
 
 
 def _decoded(data: bytes) -> Any:

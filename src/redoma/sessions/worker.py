@@ -1,8 +1,9 @@
-"""The worker: the Python of a session. It runs code, keeps its variables, and reports to the driver. Loaded in cells
-and containers, so it uses only the standard library of Python 3.9.
+"""The worker: the Python of a session. It runs code, and keeps its variables. Runs come and results go by its line,
+which leads to the session's owner or, where descriptors can't be passed, to the driver. Loaded in cells and containers,
+so it uses only the standard library of Python 3.9.
 
 The code runs in this process and can change everything here, so nothing that is reported is trusted outside. For
-well-behaved code: there is no thread of ours (`os.fork` works), its programs don't inherit the channel, and Ctrl-C
+well-behaved code: there is no thread of ours (`os.fork` works), its programs don't inherit the line, and Ctrl-C
 interrupts only the code, not us.
 """
 
@@ -12,11 +13,14 @@ import ast
 import errno
 import importlib
 import inspect
+import io
 import json
 import linecache
 import os
+import select
 import signal
 import socket
+import struct
 import sys
 import tempfile
 import traceback
@@ -26,7 +30,7 @@ from redoma.backends import display as displays
 from redoma.backends.interpreter import allow_calls
 from redoma.backends.jail import value as values
 from redoma.sessions import charts, copying
-from redoma.sessions.frames import CHUNK, Reader, frame
+from redoma.sessions.frames import CHUNK, Reader, frame, frame_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -34,6 +38,9 @@ if TYPE_CHECKING:
 
 MAIN = "main"
 """The context that is the module `__main__`."""
+STATE = struct.Struct("!Q?")
+"""What the worker notes for the driver: the number of its last run, and whether it goes on, so that it can be
+interrupted."""
 _MAX_ERROR = 65536  # characters
 _MAX_TRACEBACK = 16384  # characters; with the error, it fits into the head of a frame
 _MAX_KEPT = 200  # runs whose source is kept for tracebacks
@@ -47,19 +54,22 @@ _raw_signal = importlib.import_module("_signal")
 
 
 class Worker:
-    """Takes runs from `channel`, one after the other. The code may make calls `recursion` deep. With an `imager` the
-    session can be forked."""
+    """Takes runs from `line`, one after the other, and orders of the driver from `channel`. What goes on is noted in
+    the file `state`. The code may make calls `recursion` deep. With an `imager` the session can be forked."""
 
-    def __init__(self, channel: socket.socket, recursion: int, imager: Any = None) -> None:
-        self._channel, self._recursion, self._imager = channel, recursion, imager
+    def __init__(
+        self, channel: socket.socket, line: socket.socket, state: int, recursion: int, imager: Any = None
+    ) -> None:
+        self._channel, self._line, self._state = channel, line, state
+        self._recursion, self._imager = recursion, imager
         self._deepest = 0
-        self._given: list[int] = []  # descriptors that were passed with messages
-        self._reader = Reader()
+        self._orders, self._reader = Reader(), Reader()
         self._frames: list[tuple[bytes, bytes]] = []
         self._pid = os.getpid()
         self._contexts: dict[str, dict[str, Any]] = {}
         self._at_interrupt: Any = signal.default_int_handler
         self._environment, self._directory = _environment(), _directory()
+        self._home = self._directory
         self._kept: list[str] = []
         self._loop: Any = None
         self._run = 0
@@ -71,26 +81,44 @@ class Worker:
         _ignore_interrupts()
         _reseed()
         displays.watch_pyplot(self._displays)
+        waiting = select.poll()
+        # In this order: what the driver has sent before a run is then seen not later than the run.
+        waiting.register(self._line, select.POLLIN)
+        waiting.register(self._channel, select.POLLIN)
         while True:
             try:
-                head, body = self._receive()
-                if head["do"] == "run":
-                    self._perform(head, body)
-                elif head["do"] == "complete":
-                    self._complete(head)
-                elif head["do"] == "fork":
-                    self._fork(head)
-                elif head["do"] == "forget":
-                    self._forget(head)
-            except KeyboardInterrupt:
-                continue  # the run that it was meant for has ended
+                readable = [] if self._frames else waiting.poll()
+            except BaseException:
+                traceback.print_exc()  # by a handler that the code has set for a signal
+                continue
+            if len(readable) > 1 or (readable and readable[0][0] == self._channel.fileno()):
+                self._take_orders()
+                continue
+            head, body = self._receive()
+            if head["do"] == "run":
+                self._perform(head, body)
+            elif head["do"] == "complete":
+                self._complete(head)
+            elif head["do"] == "forget":
+                self._forget(head)
+
+    def _take_orders(self) -> None:
+        """Obey the driver."""
+        data, given, _, _ = socket.recv_fds(self._channel, CHUNK, 1)
+        if not data:
+            os._exit(0)
+        for text, _ in self._orders.feed(data):
+            head = json.loads(text)
+            if head["do"] == "follow":
+                self._follow(head)
+            elif head["do"] == "fork":
+                self._fork(head, given.pop())
 
     def _receive(self) -> tuple[dict[str, Any], bytes]:
         while not self._frames:
-            data, descriptors, _, _ = socket.recv_fds(self._channel, CHUNK, 1)
+            data = self._line.recv(CHUNK)
             if not data:
                 os._exit(0)
-            self._given += descriptors
             self._frames.extend(self._reader.feed(data))
         head, body = self._frames.pop(0)
         return json.loads(head), body
@@ -103,27 +131,30 @@ class Worker:
         said: dict[str, Any] = {}
         self._displays.begin(with_charts=bool(head.get("charts")))
         try:
-            self._follow(head)
-            before = _set_variables(head.get("variables") or {})
-            back = _go_to(head.get("directory"))
+            if variables := head.get("variables"):
+                before = _set_variables(variables)
+            back = _go_to(head.get("directory") and os.path.join(self._home, head["directory"]))
             if stdin:
                 _use_input(stdin)
-            try:
-                _raw_signal.signal(signal.SIGINT, self._at_interrupt)
-                self._tell({"is": "begun"})
-                said, result = self._evaluate(head, source.decode("utf-8", "surrogatepass"))
-            finally:
-                self._at_interrupt = _ignore_interrupts()
+            said, result = self._evaluate_interruptibly(head, source.decode("utf-8", "surrogatepass"))
             if stdin:
                 _use_input(b"")
             _go_to(back)
-        except BaseException as error:  # Ctrl-C between two steps of ours, or a directory that is gone
+        except BaseException as error:  # Ctrl-C just before or after the code, or a directory that is gone
             said, result = self._failure(error), b""
-        _set_variables(before)
+            # If its code never began: whoever wants to interrupt it waits to see it here.
+            os.pwrite(self._state, STATE.pack(self._run, False), 0)
+        if before:
+            _set_variables(before)
         if os.getpid() != self._pid:  # the code has forked, and this is the child at the end of its program
             _flush()
             os._exit(said.get("exit") or 0)
-        self._tell({"is": "done", "run": self._run, **said, **self._moved()}, result)
+        if moved := self._moved():  # first, so that the driver knows it before the next command
+            self._tell_driver({"is": "moved", **moved})
+        if said:
+            self._tell({"is": "done", "run": self._run, **said}, result)
+        else:  # as most runs end
+            self._line.sendall(frame_of(b'{"is":"done","run":%d}' % self._run, result))
 
     def _complete(self, head: dict[str, Any]) -> None:
         """Answer with the completions of a text."""
@@ -150,16 +181,30 @@ class Worker:
         """Take over the directory and the variables that commands of the session left."""
         if head.get("cwd"):
             self._directory = head["cwd"]
-            os.chdir(self._directory)
+            try:
+                os.chdir(self._directory)
+            except OSError:  # removed meanwhile; the next run tells the driver where we are
+                self._return_home()
         if head.get("env") is not None:
             os.environ.clear()
             os.environ.update(head["env"])
             self._environment = _environment()
 
+    def _return_home(self) -> str:
+        """Go back to where the session began: the directory was removed. Returns the directory; empty if that is not
+        possible, either."""
+        try:
+            os.chdir(self._home)
+        except OSError:
+            return ""
+        return self._home
+
     def _moved(self) -> dict[str, Any]:
         """Return the directory and the variables, if the code changed them, for the commands that follow."""
         moved: dict[str, Any] = {}
-        if (directory := _directory()) != self._directory:
+        if not (directory := _directory()):
+            directory = self._return_home()
+        if directory != self._directory:
             moved["cwd"] = self._directory = directory
         if (environment := _environment()) != self._environment:
             self._environment, moved["env"] = environment, dict(os.environ)
@@ -167,31 +212,30 @@ class Worker:
 
     # --- copies ---
 
-    def _fork(self, head: dict[str, Any]) -> None:
+    def _fork(self, head: dict[str, Any], file: int) -> None:
         """Write an image of this process to the file that was passed. Copies continue here, too, in their own cells."""
-        file = self._given.pop()
-        self._follow(head)
         try:
             said = self._save(file, head)
         except (copying.Refused, OSError) as error:
-            said = {"errno": errno.EBUSY, "error": _reason(error)}
+            said = {"errno": errno.EBUSY, "error": reason(error)}
         if said:
             os.close(file)
-            self._tell({"is": "answer", "id": head["id"], **said})
+            self._tell_driver({"is": "answer", "id": head["id"], **said})
             return
         self._pid = os.getpid()
         if (threading := sys.modules.get("threading")) is not None:
             threading.main_thread()._set_native_id()
         _reseed()
-        self._tell({"is": "ready"})
+        self._tell_driver({"is": "ready"})
 
     def _save(self, file: int, head: dict[str, Any]) -> dict[str, Any]:
         """Fork; the child writes itself. Returns the answer for the driver; in a copy, an empty one."""
         self._end_loop()
         umask = os.umask(0)
         os.umask(umask)
-        facts = {"channel": self._channel.fileno(), "cwd": _directory(), "env": dict(os.environ), "umask": umask}
-        facts["open"] = copying.check((self._channel.fileno(), file))
+        own = {"channel": self._channel.fileno(), "line": self._line.fileno(), "state": self._state}
+        facts = {"own": own, "cwd": _directory(), "env": dict(os.environ), "umask": umask}
+        facts["open"] = copying.check((*own.values(), file))
         reading, writing = os.pipe()
         child = os.fork()
         if child == 0:
@@ -201,7 +245,7 @@ class Worker:
                 if said["size"] == 0:
                     return {}
             except BaseException as error:
-                said = {"errno": errno.EBUSY, "error": _reason(error)}
+                said = {"errno": errno.EBUSY, "error": reason(error)}
             os.write(writing, json.dumps(said).encode())
             os._exit(0)
         os.close(writing)
@@ -221,6 +265,27 @@ class Worker:
         self._loop.close()
 
     # --- one run ---
+
+    def _evaluate_interruptibly(self, head: dict[str, Any], source: str) -> tuple[dict[str, Any], bytes]:
+        """Run it. Ctrl-C ends it, and is ignored when this returns or raises: it would lose us a message."""
+        over = STATE.pack(self._run, False)
+        try:
+            _raw_signal.signal(signal.SIGINT, self._at_interrupt)
+            os.pwrite(self._state, STATE.pack(self._run, True), 0)
+            return self._evaluate(head, source)
+        finally:
+            # Python raises what a signal raises after a call, so the first call here is made in any case. Once it is,
+            # the driver sends nothing more: there are at most two signals left, one on its way and one not raised yet.
+            try:
+                os.pwrite(self._state, over, 0)
+                self._at_interrupt = _ignore_interrupts()
+            except BaseException:
+                try:
+                    before = _ignore_interrupts()
+                except BaseException:
+                    before = _ignore_interrupts()
+                if before != signal.SIG_IGN:  # else the first call did it, and another signal's handler raised
+                    self._at_interrupt = before
 
     def _evaluate(self, head: dict[str, Any], source: str) -> tuple[dict[str, Any], bytes]:
         """Run it. Returns the fields of the report, and the value of the last expression as JSON."""
@@ -256,7 +321,9 @@ class Worker:
         allowed outside of functions."""
         name = f"<run {self._run}>"
         if len(source) <= _MAX_SOURCE:
-            linecache.cache[name] = len(source), None, source.splitlines(True), name
+            # Lines as Python counts them, and each with its end, from which `traceback` counts columns.
+            lines = io.StringIO(f"{source}\n", newline=None).readlines()
+            linecache.cache[name] = len(source), None, lines, name
             self._kept.append(name)
             if len(self._kept) > _MAX_KEPT:
                 linecache.cache.pop(self._kept.pop(0), None)
@@ -317,24 +384,37 @@ class Worker:
             text = type(error).__name__
         # The interpreter's MemoryError has no arguments, and numpy's is a subclass. One that code raises has a text.
         memory = isinstance(error, MemoryError) and (type(error) is not MemoryError or not error.args)
-        name, text = _encodable(type(error).__name__[:200]), _encodable(text[:_MAX_ERROR])
+        name, text = encodable(type(error).__name__[:200]), encodable(text[:_MAX_ERROR])
         said = {"exception": name, "error": text + hint, "memory": memory, "exit": 1}
-        return {**said, "traceback": _encodable(apart[-_MAX_TRACEBACK:])} if apart else said
+        return {**said, "traceback": encodable(apart[-_MAX_TRACEBACK:])} if apart else said
 
-    # --- to the driver ---
+    # --- out ---
 
     def _show(self, types_: list[tuple[str, int]], body: bytes, is_value: bool) -> None:
-        """Send a display. Returns when the driver has it, so that later output comes after it."""
-        if os.getpid() == self._pid:
-            _flush()
-            head = {"is": "display", "run": self._run, "types": types_}
+        """Send a display. Returns when it has been taken, so that later output comes after it."""
+        if os.getpid() != self._pid:
+            return
+        _flush()
+        head = {"is": "display", "run": self._run, "types": types_}
+        late: list[int] = []
+        before = _call_at_interrupt(lambda number, _: late.append(number))
+        try:
             self._tell({**head, "is_value": True} if is_value else head, body)
             while self._receive()[0]["do"] != "shown":
                 continue
+        finally:
+            if before is not None:
+                _call_at_interrupt(before)
+        if late:
+            _raw_signal.raise_signal(signal.SIGINT)
 
     def _tell(self, head: dict[str, Any], body: bytes = b"") -> None:
         if os.getpid() == self._pid:
-            self._channel.sendall(frame(head, body))
+            self._line.sendall(frame(head, body))
+
+    def _tell_driver(self, head: dict[str, Any]) -> None:
+        if os.getpid() == self._pid:
+            self._channel.sendall(frame(head))
 
 
 def _set_variables(variables: dict[str, str | None]) -> dict[str, str | None]:
@@ -363,13 +443,17 @@ def _go_to(directory: str | None) -> str | None:
 
 
 def _ignore_interrupts() -> Any:
-    """Ignore Ctrl-C. Returns the previous handler. A Ctrl-C that came just before is raised here, and too late."""
-    while True:
-        try:
-            before = _raw_signal.signal(signal.SIGINT, _raw_signal.SIG_IGN)
-            return signal.default_int_handler if before is None else before
-        except KeyboardInterrupt:
-            continue
+    """Ignore Ctrl-C. Returns the previous handler. What a Ctrl-C that came just before raises is raised here."""
+    before = _raw_signal.signal(signal.SIGINT, _raw_signal.SIG_IGN)
+    return signal.default_int_handler if before is None else before
+
+
+def _call_at_interrupt(handler: Any) -> Any:
+    """Call this at Ctrl-C. Returns the previous handler, None in other threads than the first: they get none."""
+    try:
+        return _raw_signal.signal(signal.SIGINT, handler)
+    except ValueError:
+        return None
 
 
 def _reseed() -> None:
@@ -390,11 +474,12 @@ def _use_input(data: bytes) -> None:
     sys.stdin = open(0, encoding="utf-8", errors="surrogateescape", closefd=False)  # noqa: SIM115 - the code's
 
 
-def _reason(error: BaseException) -> str:
-    return _encodable(getattr(error, "strerror", "") or str(error) or type(error).__name__)
+def reason(error: BaseException) -> str:
+    """Return why something failed, in words that can be encoded."""
+    return encodable(getattr(error, "strerror", "") or str(error) or type(error).__name__)
 
 
-def _encodable(text: str) -> str:
+def encodable(text: str) -> str:
     """Return the text with surrogates escaped, so that it can be encoded as UTF-8."""
     return text.encode("utf-8", "backslashreplace").decode()
 
@@ -440,5 +525,5 @@ def _hint(source: str) -> str:
             instead = f"use session.command({command!r})"
         else:
             instead = "a session has none of IPython's commands"
-        return f" (a line that begins with {text[0]} is no Python: {instead})"
+        return f" (a line that begins with {text[0]} is not Python: {instead})"
     return ""
