@@ -230,7 +230,7 @@ def test_the_result_of_an_approval_is_bound_to_the_content(jail: Executor, greet
 def test_a_backend_without_environments_is_not_used(jail: Executor, greetings: Environment, backend: str) -> None:
     result = jail.run("1", environment="greetings", backend=backend, policy="none")
     assert result.status is Status.FAILED
-    assert "packages of an environment" in (result.error or "") or "can't be had" in (result.error or "")
+    assert "packages of an environment" in (result.error or "") or "not available" in (result.error or "")
 
 
 async def test_a_session_has_the_packages(jail: Executor, greetings: Environment) -> None:
@@ -249,7 +249,6 @@ def test_runs_keep_the_files_that_they_began_with(jail: Executor, index: Package
     with jail.stream(f"print(1, flush=True); input(); {code}".replace("input()", "import time; time.sleep(1)"),
                      environment="moving") as run:  # fmt: skip
         next(iter(run))
-        assert store(jail).in_use(first.digest)
         assert store(jail).remove("moving") is False
         with pytest.raises(InvalidRequest, match="there is no environment 'moving'"):
             jail.run(code, environment="moving")
@@ -257,7 +256,7 @@ def test_runs_keep_the_files_that_they_began_with(jail: Executor, index: Package
             continue
         assert run.result.value == 1, run.result.stderr
     index.add(wheel("moving", "2.0", {"moving.py": "version = 2\n"}))
-    jail.create_environment("moving", ["moving"], anew=True)
+    jail.create_environment("moving", ["moving"])
     assert jail.run(code, environment="moving").value == 2
     assert store(jail).path(first.digest).exists(), "its zygote is kept warm"
 
@@ -353,9 +352,3 @@ def test_the_command_line_makes_lists_shows_and_removes(
     status, _, err = redoma("env", "show", "mine")
     assert status == 2
     assert "there is no environment 'mine'" in err
-
-
-def test_another_interpreter_is_refused_with_what_to_do(redoma: Callable[..., tuple[int, str, str]]) -> None:
-    status, _, err = redoma("env", "create", "x", "greeting", "--python", "/usr/bin/false")
-    assert status == 2
-    assert "/usr/bin/false -m pip install redoma" in err

@@ -14,6 +14,7 @@ import msgspec
 
 from ..backends.base import Entry
 from ..lib.errors import EnvironmentProblem
+from ..lib.types import resolved
 from ..models import Limits, NetworkRequest, Result, Status
 from .index import Index
 from .store import New, Package
@@ -121,7 +122,7 @@ def take(entries: Iterable[Entry], new: New) -> tuple[Package, ...]:
         elif entry.kind == "file" and not entry.link_of:
             new.file(path, entry.blob, entry.sha256, entry.size, executable=bool(entry.mode & 0o100))
         else:
-            raise _odd(path, "it is a link" if entry.kind != "removed" else "it is no file")
+            raise _odd(path, "it is a link" if entry.kind != "removed" else "it is not a file")
     if not new.count:
         raise EnvironmentProblem("nothing was installed", why="pip left no files", next="name packages")
     return reported
@@ -137,14 +138,14 @@ def _odd(path: str, why: str) -> EnvironmentProblem:
 
 def _packages(report: bytes) -> tuple[Package, ...]:
     try:
-        found = msgspec.json.decode(report, type=_Report).install
+        found = msgspec.json.decode(report, type=resolved(_Report)).install
     except (msgspec.DecodeError, RecursionError) as error:
         raise EnvironmentProblem("pip's report can't be read", why=str(error)[:200], next="try again") from None
     packages = []
     for each in found[:10_000]:
         sha256 = each.download_info.archive_info.hashes.get("sha256", "")
         if not _NAME.match(each.metadata.name) or not _VERSION.match(each.metadata.version):
-            raise EnvironmentProblem("pip's report can't be read", why="a name in it is none", next="try again")
+            raise EnvironmentProblem("pip's report can't be read", why="it has an invalid name", next="try again")
         packages.append(
             Package(
                 name=each.metadata.name, version=each.metadata.version, sha256=sha256 if _SHA256.match(sha256) else ""

@@ -13,20 +13,20 @@ from pathlib import Path
 from typing import Any
 
 from ..lib.errors import InvalidRequest
-from ..lib.patterns import pattern as compiled_later
+from ..lib.patterns import lazy_pattern
 
 MAX_REQUIREMENTS = 1000
 MAX_FILE = 1 << 20
 _MAX_LINE = 4000
 _MAX_DEPTH = 10
 _VERSIONS = r"(?:\s*(?:~=|===?|!=|<=|>=|<|>)\s*[A-Za-z0-9.*+!_-]+\s*,?)*"
-_REQUIREMENT = compiled_later(
+_REQUIREMENT = lazy_pattern(
     r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?\s*(?:\[[A-Za-z0-9._, -]*\])?"
     rf"\s*(?:\({_VERSIONS}\s*\)|{_VERSIONS})\s*(?:;[ -~]*)?\Z"
 )
-_HASH = compiled_later(r"--hash[= ](?:sha256|sha384|sha512):[0-9a-fA-F]{64,128}\Z")
-_OPTION = compiled_later(r"(?:--pre|--prefer-binary|--require-hashes|--(?:only|no)-binary[= ][A-Za-z0-9._:,-]+)\Z")
-_INCLUDE = compiled_later(r"(?:-r|--requirement)[= ]*(.+)\Z")
+_HASH = lazy_pattern(r"--hash[= ](?:sha256|sha384|sha512):[0-9a-fA-F]{64,128}\Z")
+_OPTION = lazy_pattern(r"(?:--pre|--prefer-binary|--require-hashes|--(?:only|no)-binary[= ][A-Za-z0-9._:,-]+)\Z")
+_INCLUDE = lazy_pattern(r"(?:-r|--requirement)[= ]*(.+)\Z")
 
 
 def requirements(given: Iterable[str]) -> tuple[str, ...]:
@@ -51,7 +51,7 @@ def from_file(path: Path) -> tuple[str, ...]:
 
 def _checked(text: Any) -> str:
     if not isinstance(text, str) or len(text) > _MAX_LINE or not text.isprintable():
-        raise _wrong(repr(text)[:80], "it is no text of one line")
+        raise _wrong(repr(text)[:80], "it is not one line of text")
     first, *hashes = re.split(r"\s+(?=--hash)", text.strip())
     if _OPTION.match(first) and not hashes:
         return first
@@ -78,7 +78,7 @@ def _read(path: Path) -> str:
             raise InvalidRequest(f"{path} is too long", why=f"at most {MAX_FILE:,} bytes are read", next="split it")
         return content.decode()
     except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is no UTF-8"
+        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         raise InvalidRequest(f"{path} can't be read", why=why or str(error), next="name a file of text") from None
 
 
@@ -107,5 +107,5 @@ def _of_project(path: Path) -> tuple[str, ...]:
             next="name the packages, or a requirements file",
         )
     if not isinstance(found, list):
-        raise InvalidRequest(f"{path} can't be read", why="project.dependencies is no list", next="make it one")
+        raise InvalidRequest(f"{path} can't be read", why="project.dependencies is not a list", next="make it one")
     return tuple(found)

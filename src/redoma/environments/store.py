@@ -28,7 +28,9 @@ import msgspec
 from ..lib import files
 from ..lib.errors import EnvironmentProblem, InvalidRequest, UnknownEnvironment
 from ..lib.text import did_you_mean
-from ..models import EnvironmentUse
+from ..lib.types import resolved
+from ..models import EnvironmentUse, Interpreter
+from .interpreters import identity
 
 OF_PACKAGES = "packages-"
 """The beginning of names that stand for a list of packages of a request."""
@@ -56,7 +58,7 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     requirements: tuple[str, ...]
     """What was wanted."""
     python: str
-    """The interpreter that it is for: see `this_python`."""
+    """The kind of interpreter that it is for: see `this_python`."""
     digest: str
     """SHA-256 of its files: their paths, contents, and whether they can be executed."""
     packages: tuple[Package, ...] = ()
@@ -66,11 +68,15 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     hosts: tuple[str, ...] = ()
     """Where it came from."""
     preload: tuple[str, ...] = ()
+    interpreter: Interpreter | None = None
+    """The interpreter that its runs have; None for the one that Redoma runs on."""
     created: datetime = datetime.fromtimestamp(0, UTC)
 
     @property
     def fits(self) -> bool:
-        """Whether it was made for this interpreter."""
+        """Whether the interpreter that it was made for is still the same."""
+        if self.interpreter is not None:
+            return identity(self.interpreter.executable) == self.interpreter.identity
         return self.python == this_python()
 
     @property
@@ -82,6 +88,7 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
             packages=() if own else self.requirements,
             digest=self.digest,
             preload=self.preload,
+            interpreter=self.interpreter,
         )
 
 
@@ -130,7 +137,7 @@ class Store:
                 files.closing(files.open_regular(self._names / f"{name}.json")) as fd,
                 open(fd, "rb", closefd=False) as f,
             ):
-                found = msgspec.json.decode(f.read(1 << 24), type=Environment)
+                found = msgspec.json.decode(f.read(1 << 24), type=resolved(Environment))
         except FileNotFoundError:
             return None
         except (OSError, msgspec.DecodeError) as error:
@@ -144,7 +151,7 @@ class Store:
         return found if self.path(found.digest).is_dir() else None
 
     def find(self, name: str) -> Environment:
-        """The environment of that name, for this interpreter. Raises `InvalidRequest`."""
+        """The environment of that name, with the interpreter that it was made for. Raises `InvalidRequest`."""
         check_name(name)
         found = self.get(name)
         if found is None:
@@ -157,7 +164,9 @@ class Store:
         if not found.fits:
             raise InvalidRequest(
                 f"the environment {name} can't be used",
-                why=f"it was made for {found.python}, and this is {this_python()}",
+                why=f"it was made for {found.python}, and this is {this_python()}"
+                if found.interpreter is None
+                else f"its interpreter, {found.interpreter.executable}, has changed or is gone",
                 next=f"redoma env update {name}",
             )
         return found
@@ -170,11 +179,6 @@ class Store:
     def path(self, digest: str) -> Path:
         """Where the files with that digest are."""
         return self.content / digest
-
-    def in_use(self, digest: str) -> bool:
-        """Whether a living zygote, of whichever process, has these files."""
-        with files.claimed(self.path(digest)) as free:
-            return not free and self.path(digest).is_dir()
 
     # --- writing ---
 
@@ -195,9 +199,20 @@ class Store:
                 )
             yield
 
-    def new(self) -> contextlib.AbstractContextManager[New]:
+    @contextlib.contextmanager
+    def new(self) -> Iterator[New]:
         """A directory for packages that are being installed. Whatever `keep` has not taken is removed at the end."""
-        return _new(self)
+        try:
+            files.sweep(self.directory, _NEW)  # a process that was killed meanwhile left its own
+            with files.temporary_directory(self.directory, _NEW) as directory:
+                new = New(self, directory)
+                try:
+                    yield new
+                finally:
+                    new.let_go()
+                    files.remove_tree(directory)
+        except OSError as error:
+            raise _unwritable(error) from error
 
     def put(self, environment: Environment) -> None:
         """Write the record of an environment under its name. Call it within `changing`."""
@@ -301,20 +316,6 @@ class New:
             fd = self._held.pop()
             files.unlock(fd)
             os.close(fd)
-
-
-@contextlib.contextmanager
-def _new(store: Store) -> Iterator[New]:
-    try:
-        with files.temporary_directory(store.directory, _NEW) as directory:
-            new = New(store, directory)
-            try:
-                yield new
-            finally:
-                new.let_go()
-                files.remove_tree(directory)
-    except OSError as error:
-        raise _unwritable(error) from error
 
 
 def _unwritable(error: OSError) -> EnvironmentProblem:
