@@ -15,7 +15,8 @@ from audit_helpers import INTENT, log_on, run_days
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from redoma.audit import AuditLog, Problem
+from redoma.audit import AuditLog
+from redoma.audit.verify import Problem
 from redoma.lib.errors import AuditError
 
 FIRST, SECOND, THIRD = "audit-2026-01-01.jsonl", "audit-2026-01-02.jsonl", "audit-2026-01-03.jsonl"

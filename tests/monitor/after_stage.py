@@ -10,7 +10,7 @@ from redoma import Config
 from redoma.config import ApprovalConfig, AuditConfig, NativeEntry
 from redoma.monitor.actions import Actions
 from redoma.monitor.history import NAME, History
-from redoma.monitor.model import Check, Notifier, Plan, Remedy, Round, State, Verdict
+from redoma.monitor.model import Check, CheckResult, Notifier, Plan, Remedy, Round, State
 from redoma.pipeline.executor import AsyncExecutor
 
 NOON = 1_767_268_800.0  # 2026-01-01 12:00 UTC
@@ -21,7 +21,7 @@ def found(states: Mapping[str, State] | State, time: float = NOON, message: str 
     """Return a round as the rules leave it."""
     given = states if isinstance(states, Mapping) else {"disk": states}
     verdicts = [
-        Verdict(check=check, state=state, found=state, message=message, sandbox="monty", seconds=0.001)
+        CheckResult(check=check, state=state, found=state, message=message, sandbox="monty", seconds=0.001)
         for check, state in given.items()
     ]
     return Round(**{"time": time, "host": "web-1", "facts": {}, "verdicts": tuple(verdicts), **fields})

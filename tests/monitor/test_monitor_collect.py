@@ -359,4 +359,4 @@ def test_facts_too_large_to_carry_are_left_out(executor: Executor, monkeypatch: 
     assert problems == {"load": "it is too large"}
     monkeypatch.setitem(machine.FACTS, "load", lambda: "\udcff")
     facts, problems = executor.wait(collect({}, executor.core, BoundedCalls()))
-    assert "it is no plain data" in problems["load"]
+    assert "it is not plain data" in problems["load"]

@@ -17,7 +17,7 @@ from after_stage import CRITICAL, NOON, OK, UNKNOWN, WARNING, found
 from redoma.lib.errors import InvalidRequest, RedomaError
 from redoma.monitor import report
 from redoma.monitor.history import History
-from redoma.monitor.model import Check, Deed, Round, Verdict
+from redoma.monitor.model import Check, CheckResult, Deed, Round
 from redoma.monitor.report import amount, duration, environment, kind_of, render, safe, style
 
 HOSTILE = (
@@ -54,7 +54,7 @@ CHECKS = [Check(name=text, rule=text, about=text) for text in HOSTILE]
 def hostile(time: float = NOON + 3600) -> Round:
     states = [OK, WARNING, CRITICAL, UNKNOWN]
     verdicts = [
-        Verdict(check=text, state=states[n % 4], found=states[(n + 1) % 4], message=text, sandbox=text, since=NOON)
+        CheckResult(check=text, state=states[n % 4], found=states[(n + 1) % 4], message=text, sandbox=text, since=NOON)
         for n, text in enumerate(HOSTILE)
     ]
     facts = {
@@ -251,7 +251,7 @@ def test_the_most_urgent_is_first_and_what_waits_is_said() -> None:
         time=NOON,
         host="x",
         facts={},
-        verdicts=(Verdict(check="a", state=OK, found=CRITICAL, since=NOON - 90),),
+        verdicts=(CheckResult(check="a", state=OK, found=CRITICAL, since=NOON - 90),),
     )
     for kind in ("md", "html"):
         assert "for 1 min 30 s; found critical, which has to last" in render(waiting, None, kind)

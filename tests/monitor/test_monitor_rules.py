@@ -15,7 +15,7 @@ from redoma.config import PolicyConfig
 from redoma.models import Decision
 from redoma.monitor import rules
 from redoma.monitor.file import ready_made_checks
-from redoma.monitor.model import Check, Facts, FileProbe, Plan, State, Verdict
+from redoma.monitor.model import Check, CheckResult, Facts, FileProbe, Plan, State
 from redoma.monitor.service import Monitor
 from redoma.pipeline.executor import AsyncExecutor
 from redoma.pipeline.sync import Executor
@@ -23,7 +23,7 @@ from redoma.pipeline.sync import Executor
 FACTS: Facts = {"disk": [{"mount": "/", "percent": 91.5}], "web": None, "now": 1.8e9, "host": "here"}
 
 
-def judge(executor: Executor, rule: str, **more: Any) -> Verdict:
+def judge(executor: Executor, rule: str, **more: Any) -> CheckResult:
     check = Check(name="it", rule=rule, **more)
     return executor.wait(rules.evaluate(check, FACTS, executor.core)).verdict
 

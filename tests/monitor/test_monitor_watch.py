@@ -189,7 +189,7 @@ def test_one_look_writes_every_report_and_remembers_nothing_if_it_is_dry(
     [
         (["check", "--report", "report.pdf"], "none of .html, .md and .json"),
         (["watch", "--report", "report"], "none of .html, .md and .json"),
-        (["history", "--since", "yesterday"], "is no time; write it like 2h, 30d"),
+        (["history", "--since", "yesterday"], "is not a time; write it like 2h, 30d"),
         (["watch", "--interval", "0"], "not in the range"),
         (["watch", "--metrics", "9464"], "it needs a host and a port"),
         (["watch", "--metrics", "192.0.2.1:9464"], "metrics can't be served at 192.0.2.1:9464"),

@@ -64,7 +64,7 @@ def test_sizes_can_be_text(fake: Any, text: str, size: int) -> None:
     ("options", "message"),
     [
         ({"memory": "256 apples"}, "limit 'memory' is '256 apples'"),
-        ({"memory": ""}, "that is no size"),
+        ({"memory": ""}, "that is not a size"),
         ({"memory": "0"}, "a limit is a positive number"),
         ({"timeout": "5s"}, "limit 'time' is '5s'"),
         ({"timeout": -1}, "limit 'time' is -1"),

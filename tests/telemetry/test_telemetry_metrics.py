@@ -132,7 +132,7 @@ def test_prometheus_fetches_them_until_the_server_is_closed() -> None:
 
 @pytest.mark.parametrize("address", ["", "9464", ":9464", "127.0.0.1", "127.0.0.1:x", "127.0.0.1:65536", "a:²"])
 def test_what_is_no_address_is_told(address: str) -> None:
-    with pytest.raises(InvalidRequest, match="is no address"):
+    with pytest.raises(InvalidRequest, match="is not an address"):
         redoma.metrics.serve(address)
 
 

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 from checkpoint_stage import NOBODY, Project, everything, in_a_fork, stage, take
 
+from pace import MANY
 from redoma.workspace.restore import Restored
 
-CASES = 1000
+CASES = 300 * MANY
 
 
 def wrong(seed: int, place: Path) -> str:

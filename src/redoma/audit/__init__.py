@@ -30,6 +30,5 @@ from __future__ import annotations
 from .daily import DailyLog
 from .log import AuditLog
 from .record import Record
-from .verify import Problem, Verification
 
-__all__ = ["AuditLog", "DailyLog", "Problem", "Record", "Verification"]
+__all__ = ["AuditLog", "DailyLog", "Record"]

@@ -21,7 +21,12 @@ def reporting(what: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise AuditError(what, why=files.reason(error), next=files.advice(error)) from error
+        raise os_failure(what, error) from error
+
+
+def os_failure(what: str, error: OSError) -> AuditError:
+    """Return the error that says what to do about an error of the operating system."""
+    return AuditError(what, why=files.reason(error), next=files.advice(error))
 
 
 def require_ours(fd: int, path: Path | str) -> os.stat_result:
@@ -53,12 +58,19 @@ def open_private(path: Path | str, flags: int, *, dir_fd: int | None = None) -> 
 
 @contextlib.contextmanager
 def locked(fd: int, *, shared: bool = False) -> Iterator[None]:
-    """Hold the lock of an open file. Raises `AuditError` if its holder doesn't release it in time."""
-    with files.locked(fd, shared=shared, seconds=LOCK_SECONDS, pause=0.0002) as held:
-        if not held:
-            raise AuditError(
-                "the log is locked",
-                why=f"another process has held it for more than {LOCK_SECONDS:.0f} s",
-                next="look for a stopped redoma process (ps, state T) and continue or end it",
-            )
+    """Hold the lock of an open file for the length of the block. Raises `AuditError` as `acquire` does."""
+    acquire(fd, shared=shared)
+    try:
         yield
+    finally:
+        files.unlock(fd)
+
+
+def acquire(fd: int, *, shared: bool = False) -> None:
+    """Lock an open file; `files.unlock` releases it. Raises `AuditError` if its holder doesn't do that in time."""
+    if not files.lock(fd, shared=shared, seconds=LOCK_SECONDS, pause=0.0002):
+        raise AuditError(
+            "the log is locked",
+            why=f"another process has held it for more than {LOCK_SECONDS:.0f} s",
+            next="look for a stopped redoma process (ps, state T) and continue or end it",
+        )

@@ -20,7 +20,8 @@ import msgspec
 
 from ..lib.errors import RedomaError
 from ..lib.files import closing, open_directory, write_all
-from ..lib.patterns import pattern
+from ..lib.patterns import lazy_pattern
+from ..lib.types import resolved
 from ..models import MiB
 from .files import locked, open_private, open_regular, require_ours
 
@@ -28,7 +29,7 @@ MAX_INPUT = 4 * MiB
 """Bytes of one input."""
 MAX_RUN = 4 * MAX_INPUT
 MAX_TOTAL, MAX_FILES = 1024 * MiB, 200_000
-_NAME = pattern(r"[0-9a-f]{64}\Z")
+_NAME = lazy_pattern(r"[0-9a-f]{64}\Z")
 _PART = "part"
 _SWEEP_EVERY = 3600.0  # seconds
 _LEFT_BY_A_SWEEP = 0.9  # of the bounds; otherwise each further input would cause a sweep
@@ -154,7 +155,7 @@ class Inputs:
 
 def _read(lock: int) -> _Tally:
     try:
-        return msgspec.json.decode(os.pread(lock, 256, 0), type=_Tally)
+        return msgspec.json.decode(os.pread(lock, 256, 0), type=resolved(_Tally))
     except ValueError:
         return _Tally()  # the first write, or an edited file: a sweep counts again
 

@@ -12,16 +12,20 @@ import weakref
 from collections.abc import Callable, Container, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from ..lib.errors import AuditError
-from ..lib.files import closing, open_directory, write_all
+from ..lib.files import closing, open_directory, unlock, write_all
+from ..lib.types import resolved
 from ..telemetry import ERROR, recorded, tell
-from . import read, verify
-from .files import locked, open_private, open_regular, reporting, require_ours
+from .files import acquire, open_private, open_regular, os_failure, require_ours
 from .record import GENESIS, MAX_LINE, Frame, Head, Record, is_log_name, is_torn_name, read_frame, read_lines, seal
+
+if TYPE_CHECKING:
+    from ..config import AuditConfig
+    from .verify import Verification
 
 Written = tuple[str, str, Mapping[str, Any]]
 _OWN_KINDS = ("recovered", "retention")
@@ -61,6 +65,11 @@ class AuditLog:
         self._kept: _Files | None = None
         self._kept_in_use = threading.Lock()
 
+    @classmethod
+    def configured(cls, config: AuditConfig) -> AuditLog:
+        """Return the log of a configuration."""
+        return cls(config.directory, retention_days=config.retention_days, fsync=config.fsync)
+
     def append(self, kind: str, id: str, data: Mapping[str, Any]) -> Record:  # noqa: A002 - the record's own word
         """Write one record. If this returns, the record is in the log; if it raises AuditError, it is not."""
         if kind in _OWN_KINDS:
@@ -75,7 +84,7 @@ class AuditLog:
         return record
 
     def _append(self, kind: str, run: str, data: Mapping[str, Any]) -> tuple[Record, list[Written]]:
-        with reporting(f"the audit log in {self.directory} can't be written"):
+        try:
             # in use by another thread, whose lock would not exclude us
             if not self._kept_in_use.acquire(blocking=False):
                 return self._write(_Files(self.directory), kind, run, data)
@@ -89,35 +98,48 @@ class AuditLog:
                 return written
             finally:
                 self._kept_in_use.release()
+        except OSError as error:
+            raise os_failure(f"the audit log in {self.directory} can't be written", error) from error
 
     def _write(self, files: _Files, kind: str, run: str, data: Mapping[str, Any]) -> tuple[Record, list[Written]]:
-        with locked(files.lock):
+        acquire(files.lock)
+        try:
             writer = _Writer(files, self.directory, self._now().astimezone(UTC), fsync=self._fsync)
             writer.recover()
             writer.turn_day(self._retention_days)
             return writer.put(kind, run, data), writer.written
+        finally:
+            unlock(files.lock)
 
     def close(self) -> None:
         """Close the files that are kept open between records. The next record opens them again."""
         with self._kept_in_use:
             self._kept = None
 
-    def verify(self, expected_head: str | None = None) -> verify.Verification:
+    def verify(self, expected_head: str | None = None) -> Verification:
         """Check every record. `expected_head` is a hash from an earlier verification, kept where it can't be
         rewritten.
         """
-        return verify.verify(self.directory, expected_head)
+        from .verify import verify  # this and `read` are not needed to write
+
+        return verify(self.directory, expected_head)
 
     def records(self, since: datetime | None = None, *, kinds: Container[str] | None = None) -> Iterator[Record]:
         """Yield every record, or those of some kinds, oldest first."""
+        from . import read
+
         return read.records(self.directory, since, kinds)
 
     def tail(self, count: int) -> list[Record]:
         """Return the newest records, oldest of them first."""
+        from . import read
+
         return read.tail(self.directory, count)
 
     def show(self, id_prefix: str) -> list[Record]:
         """Return the records of one run, named by a prefix of its id."""
+        from . import read
+
         return read.show(self.directory, id_prefix)
 
 
@@ -137,6 +159,8 @@ class _Files:
         self._head = self._log = -1
         self._log_name = ""
         self.log_count = 0
+        self.head_known: tuple[bytes, Head] | None = None
+        """What the head's file had when it was last read or written, and what that means."""
 
     def _open(self, name: str, flags: int) -> int:
         fd = self._opened.enter_context(closing(open_private(name, flags, dir_fd=self.directory)))
@@ -196,14 +220,20 @@ class _Writer:
 
     def __init__(self, files: _Files, path: Path, now: datetime, *, fsync: bool) -> None:
         self._files, self._path, self._directory, self._now, self._fsync = files, path, files.directory, now, fsync
+        self._today = f"audit-{now.date().isoformat()}.jsonl"  # strftime takes ten times as long
         self.written: list[Written] = []
         self._head_fd = files.head()
         self.head = self._read_head()
         self._log_fd = self._open_log()
 
     def _read_head(self) -> Head:
+        data, known = os.pread(self._head_fd, _HEAD_SIZE, 0), self._files.head_known
+        if known is not None and data == known[0]:  # as nearly always: nobody else has written
+            return known[1]
         try:
-            return msgspec.json.decode(os.pread(self._head_fd, _HEAD_SIZE, 0), type=Head)
+            head = msgspec.json.decode(data, type=resolved(Head))
+            self._files.head_known = data, head
+            return head
         except ValueError as error:
             if any(is_log_name(name) for name in os.listdir(self._directory)):
                 raise self._damaged("its head is missing or unreadable") from error
@@ -217,10 +247,6 @@ class _Writer:
             return self._files.log(self.head.file, flags)
         except FileNotFoundError as error:
             raise self._damaged(f"{self.head.file} is gone") from error
-
-    @property
-    def _today(self) -> str:
-        return f"audit-{self._now.date().isoformat()}.jsonl"  # strftime takes ten times as long
 
     def _damaged(self, why: str) -> AuditError:
         return AuditError(
@@ -248,7 +274,9 @@ class _Writer:
         return record
 
     def _move_head(self, head: Head) -> Head:
-        os.pwrite(self._head_fd, msgspec.json.encode(head).ljust(_HEAD_SIZE - 1) + b"\n", 0)
+        data = msgspec.json.encode(head).ljust(_HEAD_SIZE - 1) + b"\n"
+        self._files.head_known = data, head
+        os.pwrite(self._head_fd, data, 0)
         if self._fsync and head.offset == 0:
             # A head that is behind within its file does no harm, so it is synced only when the file changes.
             os.fsync(self._head_fd)

@@ -9,22 +9,22 @@ from typing import Any, BinaryIO, NamedTuple
 import msgspec
 
 from ..lib.errors import AuditError
-from ..lib.patterns import pattern
+from ..lib.patterns import lazy_pattern
 
 GENESIS = "0" * 64
 """The first record's value for the hash of the previous one."""
 MAX_LINE = 16 * 1024 * 1024
 """Bytes of the longest line written, and of the longest that a reader holds in memory."""
 
-_PREFIX = pattern(
+_PREFIX = lazy_pattern(
     rb'\{"seq":([1-9][0-9]{0,17}),"time":"([0-9T:.+-]{32})","kind":"([a-z][a-z.]{0,31})","id":"([A-Za-z0-9._:-]{0,128})","data":'
 )
-_SUFFIX = pattern(rb',"prev":"([0-9a-f]{64})","hash":"([0-9a-f]{64})"\}\n')
+_SUFFIX = lazy_pattern(rb',"prev":"([0-9a-f]{64})","hash":"([0-9a-f]{64})"\}\n')
 _SUFFIX_LENGTH = len(',"prev":"","hash":""}\n') + 128
 _HASH_LENGTH = len(',"hash":""}\n') + 64
-_HASH = pattern("[0-9a-f]{64}")
-_LOG_NAME = pattern(r"audit-[0-9]{4}-[0-9]{2}-[0-9]{2}\.jsonl")
-_TORN_NAME = pattern(r"audit-[0-9]{4}-[0-9]{2}-[0-9]{2}\.[0-9]+\.torn")
+_HASH = lazy_pattern("[0-9a-f]{64}")
+_LOG_NAME = lazy_pattern(r"audit-[0-9]{4}-[0-9]{2}-[0-9]{2}\.jsonl")
+_TORN_NAME = lazy_pattern(r"audit-[0-9]{4}-[0-9]{2}-[0-9]{2}\.[0-9]+\.torn")
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):

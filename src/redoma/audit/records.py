@@ -11,6 +11,7 @@ from typing import TypeVar
 import msgspec
 
 from ..lib.errors import AuditError
+from ..lib.types import resolved
 from ..models import (
     Artifact,
     Decision,
@@ -207,7 +208,7 @@ def read_outcome(record: Record) -> Outcome:
 
 def _read(record: Record, kind: type[T]) -> T:
     try:
-        return msgspec.convert(record.data, kind)
+        return msgspec.convert(record.data, resolved(kind))
     except (ValueError, RecursionError) as error:  # includes msgspec's errors
         raise AuditError(
             f"run {record.id} can't be rebuilt",

@@ -12,6 +12,7 @@ import msgspec
 
 from ..lib.errors import AuditError
 from ..lib.files import closing, open_directory
+from ..lib.types import resolved
 from .files import locked, open_regular, reporting
 from .record import GENESIS, Frame, Head, is_log_name, read_frame, read_lines
 
@@ -106,7 +107,7 @@ def _read_snapshot(directory: int) -> _Snapshot:
     files = [(name, os.stat(name, dir_fd=directory, follow_symlinks=False).st_size) for name in names]
     try:
         with open(open_regular("head", os.O_RDONLY, dir_fd=directory), "rb") as file:
-            return _Snapshot(msgspec.json.decode(file.read(4096), type=Head), "", files)
+            return _Snapshot(msgspec.json.decode(file.read(4096), type=resolved(Head)), "", files)
     except FileNotFoundError:
         return _Snapshot(None, "the head file is missing", files)
     except ValueError as error:
@@ -160,9 +161,11 @@ class _Scan:
 
     def _attest(self, line: _Line, frame: Frame) -> Problem | None:
         try:
-            removed = msgspec.json.decode(frame.data, type=_Retention).removed
+            removed = msgspec.json.decode(frame.data, type=resolved(_Retention)).removed
         except (ValueError, RecursionError) as error:
-            return _problem("altered", line, frame.seq, f"record {frame.seq} is no retention record of ours: {error}")
+            return _problem(
+                "altered", line, frame.seq, f"record {frame.seq} is not a retention record of ours: {error}"
+            )
         for file in removed:
             if (file.seq, file.hash) == (self._start, self._start_hash):
                 self._unattested = None

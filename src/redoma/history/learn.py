@@ -223,10 +223,10 @@ def _candidates(
     candidates: dict[_Key, _Candidate] = {}
     count = 0
     for run in history:
-        key = _key(run)
         approval = run.intent.approval.id if run.intent.approval else ""
         if not run.approver or run.status in _REFUSED:
             continue
+        key = _key(run)
         count += 1
         if approval not in answers.given:  # a pin can outlive the record of its approval
             left_out["the approval itself is no longer on record"].append(run.id)

@@ -85,8 +85,7 @@ class Replayer:
 
     def __init__(self, config: Config, inputs: Inputs) -> None:
         self._config, self._inputs = config, inputs
-        audit = config.audit
-        self._audit = AuditLog(audit.directory, retention_days=audit.retention_days, fsync=audit.fsync)
+        self._audit = AuditLog.configured(config.audit)
         self._policies: dict[str, Policy | None] = {}
         self._stack = ExitStack()
 

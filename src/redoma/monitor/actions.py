@@ -31,7 +31,7 @@ from ..pipeline.executor import AsyncExecutor
 from ..redaction import Redactor, clean
 from .collect import BoundedCalls, TimedOut
 from .history import History, settle
-from .model import Check, Deed, Held, Notifier, Plan, Remedy, Round, State, Verdict, WebhookNotifier
+from .model import Check, CheckResult, Deed, Held, Notifier, Plan, Remedy, Round, State, WebhookNotifier
 
 _log = logging.getLogger("redoma.monitor")
 Heard = Mapping[tuple[str, str], tuple[State, float]]
@@ -117,7 +117,7 @@ class Due(NamedTuple):
     """A notice that is due."""
 
     notifier: str
-    verdict: Verdict
+    verdict: CheckResult
     event: Literal["problem", "change", "repeat", "recovery", "silent"]
     """`silent`: it is ok again, and the notifier does not want recoveries."""
     was: State
@@ -236,7 +236,7 @@ def _time(seconds: float) -> str:
 
 def remedies_due(
     seen: Round, checks: Mapping[str, Check], held: Mapping[str, Held], history: History
-) -> list[tuple[Verdict, Remedy]]:
+) -> list[tuple[CheckResult, Remedy]]:
     """Return the remedies to try now."""
     found = []
     for verdict in seen.verdicts:
@@ -251,7 +251,7 @@ def remedies_due(
     return found
 
 
-async def attempt(verdict: Verdict, remedy: Remedy, now: float, executor: AsyncExecutor, history: History) -> Deed:
+async def attempt(verdict: CheckResult, remedy: Remedy, now: float, executor: AsyncExecutor, history: History) -> Deed:
     """Try a remedy. The try is recorded first, so that after a kill in the middle it is not tried again at once."""
     deed = Deed(
         time=now,
@@ -278,7 +278,7 @@ async def attempt(verdict: Verdict, remedy: Remedy, now: float, executor: AsyncE
     return deed
 
 
-async def _run_remedy(executor: AsyncExecutor, remedy: Remedy, verdict: Verdict) -> Result:
+async def _run_remedy(executor: AsyncExecutor, remedy: Remedy, verdict: CheckResult) -> Result:
     submission = executor.prepare(
         remedy.command,
         remedy.run,

@@ -76,7 +76,7 @@ def _unfit(fact: Any) -> str:
     try:
         return "it is too large" if len(msgspec.json.encode(fact)) > _MAX_FACT else ""
     except (ValueError, TypeError) as error:  # a name that is not valid text
-        return f"it is no plain data ({error})"
+        return f"it is not plain data ({error})"
 
 
 async def _mounts(calls: BoundedCalls) -> list[dict[str, Any]]:

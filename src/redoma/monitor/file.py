@@ -136,7 +136,7 @@ def _read(source: Source, config: Config, env: Mapping[str, str]) -> tuple[Plan,
     notify: dict[str, Notifier] = values.get("notify", {})
     interval = values.get("interval", 60.0)
     if not 1 <= interval <= 86400:
-        reader.report_at("interval", "it is no time between two rounds", "write a number of seconds from 1 to 86400")
+        reader.report_at("interval", "it is not a time between two rounds", "write a number of seconds from 1 to 86400")
     history = values.get("history", Plan(checks=()).history)
     if history < 3600:
         reader.report_at("history", "that is too short to be one", "write how long to remember, such as 30d")
@@ -242,7 +242,9 @@ def _check_pattern(reader: Reader, place: str, pattern: str) -> None:
             raise ValueError("it is too long")
         compile_re2(pattern, max_memory=MAX_MEMORY)
     except ValueError as error:
-        reader.report_at(place, f"it is no pattern ({error})", "write it as RE2 has it: no look-around, no references")
+        reader.report_at(
+            place, f"it is not a pattern ({error})", "write it as RE2 has it: no look-around, no references"
+        )
 
 
 def _check_url(reader: Reader, place: str, url: str) -> None:

@@ -22,7 +22,8 @@ import msgspec
 from ..audit.files import open_private
 from ..lib.files import closing, locked
 from ..lib.sqlite import Schema, Store
-from .model import Check, Deed, Facts, Held, Plan, Round, State, Verdict
+from ..lib.text import valid_utf8
+from .model import Check, CheckResult, Deed, Facts, Held, Plan, Round, State
 
 NAME = "monitor.db"
 _APART = "monitor-{}.db"
@@ -94,13 +95,13 @@ class History:
             settled = msgspec.structs.replace(found, verdicts=tuple(verdicts))
             before = db.execute("SELECT time FROM last").fetchone()
             for verdict in verdicts:
-                name, after = _text(verdict.check), held[verdict.check]
+                name, after = valid_utf8(verdict.check), held[verdict.check]
                 db.execute(
                     "INSERT OR REPLACE INTO held VALUES (?, ?, ?, ?, ?)",
                     (name, after.state, after.since, after.bad_since, now),
                 )
-                self._spell(db, name, after.state, now, _text(verdict.message))
-            values = [(_text(name), now, value) for name, value in numbers(settled.facts).items()]
+                self._spell(db, name, after.state, now, valid_utf8(verdict.message))
+            values = [(valid_utf8(name), now, value) for name, value in numbers(settled.facts).items()]
             db.executemany("INSERT OR REPLACE INTO samples VALUES (?, ?, ?)", values)
             db.executemany(
                 "INSERT INTO peaks VALUES (?, CAST(? / 600 AS INTEGER), ?)"
@@ -146,7 +147,7 @@ class History:
     def spells(self, since: float, check: str | None = None) -> list[Spell]:
         """Return the spells of all checks, or of one, since a time; oldest first."""
         which = "SELECT * FROM spells WHERE until >= ?1 AND (?2 IS NULL OR [check] = ?2) ORDER BY since, id"
-        return [msgspec.convert(dict(row), Spell) for row in self._rows(which, since, check and _text(check))]
+        return [msgspec.convert(dict(row), Spell) for row in self._rows(which, since, check and valid_utf8(check))]
 
     def names(self, since: float) -> list[str]:
         """Return the names of all series since a time."""
@@ -161,14 +162,14 @@ class History:
             SELECT 600 * bucket + 300 AS time, value FROM peaks WHERE series = ?1 AND 600 * bucket >= ?2 - 600
                 AND 600 * (bucket + 1) <= (SELECT coalesce(min(time), 1e18) FROM fine)
             UNION ALL SELECT time, value FROM fine WHERE time >= ?2 ORDER BY time"""
-        return [(row["time"], row["value"]) for row in self._rows(of, _text(name), since)]
+        return [(row["time"], row["value"]) for row in self._rows(of, valid_utf8(name), since)]
 
     # --- what was done ---
 
     def note(self, deed: Deed, replacing: int | None = None) -> int:
         """Store a deed; `replacing` is the number of an earlier note. Returns the number of this one."""
-        words = map(_text, (deed.kind, deed.check, deed.name))
-        values = (deed.time, *words, deed.state, deed.ok, _text(deed.text), deed.run)
+        words = map(valid_utf8, (deed.kind, deed.check, deed.name))
+        values = (deed.time, *words, deed.state, deed.ok, valid_utf8(deed.text), deed.run)
         with self.store.writing() as db:
             cursor = db.execute(
                 "INSERT OR REPLACE INTO deeds (id, time, kind, [check], name, state, ok, text, run)"
@@ -180,7 +181,7 @@ class History:
     def deeds(self, since: float, check: str | None = None) -> list[Deed]:
         """Return the deeds since a time, oldest first."""
         which = "SELECT * FROM deeds WHERE time >= ?1 AND (?2 IS NULL OR [check] = ?2) ORDER BY id"
-        rows = self._rows(which, since, check and _text(check))
+        rows = self._rows(which, since, check and valid_utf8(check))
         return [msgspec.convert({**dict(row), "ok": bool(row["ok"])}, Deed) for row in rows]
 
     def told(self) -> dict[tuple[str, str], tuple[State, float]]:
@@ -191,17 +192,20 @@ class History:
     def tell(self, notifier: str, check: str, state: State, time: float) -> None:
         """Record that a notifier was told of a state."""
         with self.store.writing() as db:
-            db.execute("INSERT OR REPLACE INTO told VALUES (?, ?, ?, ?)", (_text(notifier), _text(check), state, time))
+            db.execute(
+                "INSERT OR REPLACE INTO told VALUES (?, ?, ?, ?)",
+                (valid_utf8(notifier), valid_utf8(check), state, time),
+            )
 
     def may_try(self, check: str, now: float) -> bool:
         """Return whether the remedy of a check is due again. A clock that was set back must not delay it for years."""
-        rows = self._rows("SELECT * FROM tried WHERE [check] = ?", _text(check))
+        rows = self._rows("SELECT * FROM tried WHERE [check] = ?", valid_utf8(check))
         return all(abs(now - row["time"]) >= row["wait"] for row in rows)
 
     def tried(self, check: str, time: float, wait: float) -> None:
         """Record that a remedy is tried now, and not again for `wait` seconds."""
         with self.store.writing() as db:
-            db.execute("INSERT OR REPLACE INTO tried VALUES (?, ?, ?)", (_text(check), time, wait))
+            db.execute("INSERT OR REPLACE INTO tried VALUES (?, ?, ?)", (valid_utf8(check), time, wait))
 
     @contextmanager
     def alone(self) -> Iterator[bool]:
@@ -230,11 +234,6 @@ def _held(rows: Iterable[Any]) -> dict[str, Held]:
     }
 
 
-def _text(value: str) -> str:
-    """Return the text with lone surrogates escaped, so that it is valid UTF-8."""
-    return value.encode("utf-8", "backslashreplace").decode()
-
-
 # --- from findings of rules to states ---
 
 
@@ -242,8 +241,8 @@ _BAD = (State.WARNING, State.CRITICAL)
 
 
 def settle(
-    found: Sequence[Verdict], previous: Mapping[str, Held], checks: Iterable[Check], now: float
-) -> tuple[list[Verdict], dict[str, Held]]:
+    found: Sequence[CheckResult], previous: Mapping[str, Held], checks: Iterable[Check], now: float
+) -> tuple[list[CheckResult], dict[str, Held]]:
     """Turn what rules found now into states: a finding must last before it counts, and each state has a beginning.
     Pure.
 
@@ -292,7 +291,7 @@ def numbers(facts: Facts) -> dict[str, float]:
     for name, value in _walk("", facts, 0):
         if len(found) == _MAX_NUMBERS:
             break
-        found[name.encode("utf-8", "backslashreplace").decode()] = value  # as the history stores it
+        found[valid_utf8(name)] = value  # as the history stores it
     return found
 
 

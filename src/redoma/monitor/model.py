@@ -183,7 +183,7 @@ class Deed(msgspec.Struct, frozen=True, kw_only=True):
     """The id of its run in the audit log; empty if there was none."""
 
 
-class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+class CheckResult(msgspec.Struct, frozen=True, kw_only=True):
     """The outcome of one check."""
 
     check: str
@@ -209,7 +209,7 @@ class Round(msgspec.Struct, frozen=True, kw_only=True):
     facts: Facts
     problems: dict[str, str] = {}
     """Why collectors failed, by name. Their facts are None."""
-    verdicts: tuple[Verdict, ...] = ()
+    verdicts: tuple[CheckResult, ...] = ()
     deeds: tuple[Deed, ...] = ()
     """The notices and remedies of this round."""
 

@@ -24,7 +24,7 @@ from ..lib.extras import pip_install
 from ..lib.sanitise import visible
 from ..redaction import Redactor, clean
 from .history import DAY, UNSEEN, History, Spell, numbers
-from .model import Check, Deed, Round, State, Verdict, worded
+from .model import Check, CheckResult, Deed, Round, State, worded
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -105,7 +105,7 @@ class Story(NamedTuple):
     deeds: list[Deed]
 
     @property
-    def verdicts(self) -> list[Verdict]:
+    def verdicts(self) -> list[CheckResult]:
         """The verdicts, the most urgent first."""
         return sorted(self.seen.verdicts, key=lambda verdict: (-verdict.state.urgency, verdict.check))
 
@@ -211,7 +211,7 @@ def utc_time(seconds: float, form: str = "%Y-%m-%d %H:%M:%S UTC") -> str:
         return "?"
 
 
-def standing(verdict: Verdict, now: float) -> str:
+def standing(verdict: CheckResult, now: float) -> str:
     """Return for how long it is in this state, and which state may follow."""
     since = f"for {duration(now - verdict.since)}" if verdict.since and now - verdict.since >= 1 else "just now"
     if verdict.found is not verdict.state and verdict.found is not State.OK:

@@ -15,12 +15,13 @@ from typing import Any, NamedTuple
 import msgspec
 
 from ..lib.sanitise import sanitise
+from ..lib.text import shorten
 from ..models import Decision, Finding, KiB, Limits, MiB, PolicyView, Result, Status, Submission
 from ..pipeline import intake
 from ..pipeline.executor import AsyncExecutor
 from ..policy import PACKS
 from ..policy.python.tree import parse
-from .model import Check, Facts, State, Verdict
+from .model import Check, CheckResult, Facts, State
 
 _OUTPUT = {"output_bytes": 64 * KiB, "output_total": 64 * KiB, "output_lines": 1000}
 MONTY = Limits(time=2.0, memory=64 * MiB, **_OUTPUT)
@@ -96,7 +97,7 @@ def _literal(message: str) -> str:
 
 
 class Evaluated(NamedTuple):
-    verdict: Verdict
+    verdict: CheckResult
     uses: frozenset[str] = frozenset()
     """The names of the facts that the rule uses."""
     tried: str = ""
@@ -121,7 +122,7 @@ async def evaluate(check: Check, facts: Facts, executor: AsyncExecutor) -> Evalu
             why = f"{tidy(result.error or '')}; in the jail: {tidy(second.error or '')}"
             result = msgspec.structs.replace(result, status=Status.ERROR, error=why)
     state, message = _answer(check, result)
-    verdict = Verdict(
+    verdict = CheckResult(
         check=check.name,
         state=state,
         found=state,
@@ -197,8 +198,8 @@ def _said(check: Check, value: Any) -> tuple[State, str]:
         case ["NoneType", *_]:
             return State.UNKNOWN, "the rule has no answer: its last line must be an expression that is true or false"
         case [str(kind), *_] if kind.isidentifier():
-            return State.UNKNOWN, f"the rule's answer is no answer: a {kind}, not true, false, a text or a state"
-    return State.UNKNOWN, "the rule's answer is no answer: it is too large, or no plain data"
+            return State.UNKNOWN, f"the rule's answer can't be used: it is a {kind}, not true, false, a text or a state"
+    return State.UNKNOWN, "the rule's answer can't be used: it is too large, or not plain data"
 
 
 def _is_a_message(more: dict[Any, Any]) -> bool:
@@ -223,5 +224,4 @@ def _failure(result: Result) -> str:
 
 def tidy(text: str) -> str:
     """Return one line of bounded length that a terminal can show."""
-    line = _SPACE.sub(" ", sanitise(text[: 10 * _MAX_MESSAGE])).strip()
-    return line if len(line) <= _MAX_MESSAGE else line[: _MAX_MESSAGE - 1] + "…"
+    return shorten(_SPACE.sub(" ", sanitise(text[: 10 * _MAX_MESSAGE])).strip(), _MAX_MESSAGE)

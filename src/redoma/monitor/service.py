@@ -17,7 +17,7 @@ from ..telemetry import metrics
 from .actions import Actions
 from .collect import BoundedCalls, collect
 from .history import History
-from .model import Check, Facts, Plan, Round, State, Verdict
+from .model import Check, CheckResult, Facts, Plan, Round, State
 from .rules import Evaluated, evaluate, tidy
 
 _MAX_PARALLEL = 4  # rules at a time: as many as Monty has workers, so that none waits long while its time already runs
@@ -55,19 +55,19 @@ class Monitor:
             log.warning("the fact %s is missing: %s", name, why, extra={"event": "fact", "fact": name, "why": why})
         places = asyncio.Semaphore(_MAX_PARALLEL)
 
-        async def judge(check: Check) -> Verdict:
+        async def judge(check: Check) -> CheckResult:
             async with places:
                 return await self._judged(check, facts, problems)
 
         verdicts = await asyncio.gather(*map(judge, self._checks))
         return Round(time=facts["now"], host=facts["host"], facts=facts, problems=problems, verdicts=tuple(verdicts))
 
-    async def _judged(self, check: Check, facts: Facts, problems: dict[str, str]) -> Verdict:
+    async def _judged(self, check: Check, facts: Facts, problems: dict[str, str]) -> CheckResult:
         try:
             found = await evaluate(check, facts, self._executor)
         except RedomaError as error:  # about this rule only, such as an invalid policy of the user
             found = Evaluated(
-                Verdict(check=check.name, state=State.UNKNOWN, found=State.UNKNOWN, message=tidy(str(error)))
+                CheckResult(check=check.name, state=State.UNKNOWN, found=State.UNKNOWN, message=tidy(str(error)))
             )
         verdict = found.verdict
         missing = [name for name in problems if name in found.uses]
@@ -78,7 +78,7 @@ class Monitor:
         return verdict
 
 
-def note(verdict: Verdict, tried: str = "") -> None:
+def note(verdict: CheckResult, tried: str = "") -> None:
     """Log which sandbox evaluated which rule, for how long, and the result."""
     by = f"{verdict.sandbox or 'no sandbox'} in {verdict.seconds:.3f} s, run {verdict.run or 'none'}"
     why = (f": {verdict.message}" if verdict.message else "") + (f" (monty: {tried})" if tried else "")

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import functools
 import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .. import __version__
 from .. import config as configuration
-from ..backends.ray.node import Node
+from ..backends.ray.node import Arrival, Node
 from ..config import Config
+from ..environments import Store, this_python
 from ..lib.errors import BackendUnavailable
-from .installed import Installed, environments
+from .installed import Installed, environments, session_cells
 
 if TYPE_CHECKING:
     from ..backends.ray.backend import RayBackend
@@ -47,8 +49,30 @@ def backend(config: Config) -> RayBackend:
 
     ours = config.cluster
     return RayBackend(
-        functools.partial(cluster, config), backends=ours.backends, require=ours.require, queue=ours.queue
+        functools.partial(cluster, config),
+        backends=ours.backends,
+        require=ours.require,
+        queue=ours.queue,
+        packed=functools.partial(_packed, config),
+        python=this_python(),
     )
+
+
+def _packed(config: Config, digest: str) -> Callable[[], Iterator[bytes]] | None:
+    if config.state is None or not (store := Store(config.state / "environments")).path(digest).is_dir():
+        return None
+    from ..environments.transfer import packed
+
+    return functools.partial(packed, store, digest)
+
+
+def _receive(config: Config) -> Callable[[str], Arrival] | None:
+    """Return what begins to receive an environment on a node; None if it has no place for them."""
+    if config.state is None:
+        return None
+    from ..environments.transfer import Arrival
+
+    return functools.partial(Arrival, Store(config.state / "environments"))
 
 
 class NodeActor:
@@ -61,14 +85,18 @@ class NodeActor:
 
         config = configuration.load()
         found = environments(config)
+        capacity = config.cluster.capacity or max(16, 4 * (os.cpu_count() or 1))
         self._node = Node(
             Installed(config),
             id=node,
             key=bytes.fromhex(read_invitation(directory(config)).key),
             offer=config.cluster.offer,
-            capacity=config.cluster.capacity or max(16, 4 * (os.cpu_count() or 1)),
+            capacity=capacity,
+            sessions={"jail": session_cells(config, capacity)},
             versions={"redoma": __version__, "ray": ray.__version__},
             environments=lambda: _digests(found),
+            receive=_receive(config),
+            python=this_python(),
         )
 
     async def call(self, data: bytes) -> bytes:

@@ -19,8 +19,9 @@ import msgspec
 from ..backends.base import Backend, Control
 from ..config import Config, DockerEntry, Entry, JailEntry, MontyEntry, NativeEntry
 from ..lib.errors import InvalidRequest
-from ..lib.patterns import pattern
+from ..lib.patterns import lazy_pattern
 from ..models import Decision, Finding, Limits, PolicyView, Request, Submission
+from ..models.request import DEFAULT_TIME
 from . import denial, intake
 from .intake import Options
 
@@ -30,10 +31,10 @@ _BACKENDS: dict[type[Entry], str] = {
     JailEntry: "jail",
     MontyEntry: "monty",
 }
-_LOOKS = pattern(r"(LANG|LANGUAGE|LC_[A-Z]+|TERM|COLUMNS|LINES|NO_COLOR|FORCE_COLOR|CLICOLOR|CLICOLOR_FORCE)\Z")
+_LOOKS = lazy_pattern(r"(LANG|LANGUAGE|LC_[A-Z]+|TERM|COLUMNS|LINES|NO_COLOR|FORCE_COLOR|CLICOLOR|CLICOLOR_FORCE)\Z")
 # No path, and no `..`: translations are files too, and their texts are printf formats.
-_PLAIN = pattern(r"[A-Za-z0-9_.,:@+-]*\Z")
-_ZONE = pattern(r"[A-Za-z0-9_+-][A-Za-z0-9_+,./:<>-]*\Z")
+_PLAIN = lazy_pattern(r"[A-Za-z0-9_.,:@+-]*\Z")
+_ZONE = lazy_pattern(r"[A-Za-z0-9_+-][A-Za-z0-9_+,./:<>-]*\Z")
 _SHOWN = 80
 _OF_THE_CONTAINER = {"memory": "memory_limit", "processes": "pids_limit"}
 """Limits that apply to a container as a whole → the entry's field for the same."""
@@ -78,7 +79,7 @@ class Entries:
         )
         limits = request.limits
         if limits.time <= entry.limits.get("time", 0):  # the entry's owner has allowed that long
-            limits = msgspec.structs.replace(limits, time=min(limits.time, Limits().time))
+            limits = msgspec.structs.replace(limits, time=min(limits.time, DEFAULT_TIME))
         judged = msgspec.structs.replace(request, limits=limits)
         request = msgspec.structs.replace(request, env={**entry.default_env, **request.env})
         unread_input = control is not None and control.takes_input
@@ -256,7 +257,7 @@ def _directory(address: str, entry: Entry, given: str | os.PathLike[str] | None)
     if asked is not None and (not isinstance(asked, str) or "\0" in asked):
         raise InvalidRequest(
             f"the working directory {given!r} can't be used",
-            why="it is no path, or holds a NUL byte",
+            why="it is not a path, or has a NUL byte",
             next="write a path",
         )
     default = _own_directory(entry)

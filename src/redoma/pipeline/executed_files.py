@@ -1,8 +1,9 @@
-"""Finds and hashes the files that a request would execute: an approval is bound to their content.
+"""Find and hash the files that a request would execute: an approval is bound to their content.
 
 `policy.executed` derives these files from the request's text. Here they are located as a run would locate them, and
 hashed. Scripts are also read for the files that they run. Only executed files count: data that a program reads may
-change every day. Files in system directories that only root can change are not hashed: an upgrade is no alarm.
+change every day. Files in system directories that only root can change are not hashed, so that an upgrade of the
+system doesn't invalidate approvals.
 
 What can't be bound is listed as `unbound`, and such a request can't be pinned. So a system program must be known to run
 nothing else (`policy/executed.py`), and a script must be in a language that is read here.
@@ -34,7 +35,7 @@ from ..policy.shell.interpreters import interpreter
 MISSING, UNREADABLE, NO_FILE, TOO_LARGE = "missing", "unreadable", "no regular file", "too large"
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc/alternatives")
 _OWN = "/usr/local"
-"""The system directory that distributions leave alone: a script in it is bound."""
+"""Distributions install nothing here, so files in it are bound, except programs found by a search: see `is_systems`."""
 _SEARCH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"  # where shells search without PATH
 _MAX_SIZE = 256 << 20  # bytes of one file
 _MAX_TOTAL = 1 << 30
@@ -46,9 +47,9 @@ _OTHERS = {
     **{"pl": "perl", "rb": "ruby"},
     **{name: name for name in ("perl", "ruby", "php", "lua")},
 }
-"""Languages of other scripts, by the end of their name or by their interpreter."""
+"""Languages of other scripts, by the extension of the file or by the interpreter."""
 _SHADOWED = frozenset({*sys.stdlib_module_names, *QUIET_MODULES, "sitecustomize", "usercustomize"})
-_MAX_LINKS = 40  # like the kernel's
+_MAX_LINKS = 40  # the kernel's limit
 _MAX_NOTES = 50
 _SHA256 = 64  # digits
 
@@ -57,7 +58,7 @@ class View(NamedTuple):
     """The files of the host as a run sees them."""
 
     roots: tuple[tuple[str, str], ...]
-    """Pairs of a path inside and its path on the host."""
+    """Pairs of a path inside the run and its path on the host."""
     cwd: str | None
     """The working directory inside; None if the run begins in a directory of its own, without files of the host."""
     search: str = _SEARCH
@@ -65,10 +66,10 @@ class View(NamedTuple):
     modules: tuple[str, ...] = ()
     """Further directories that Python searches."""
     has_home: bool = True
-    """Whether HOME is set: only shells know `~` without it."""
+    """Whether HOME is set. If not, only shells know what `~` is."""
 
     def on_host(self, path: str) -> str | None:
-        """Return the path on the host; None if it is not a file of the host."""
+        """Return where a path inside the run is on the host; None if it isn't a file of the host."""
         for inside, host in self.roots:
             if inside == "/" or path == inside or path.startswith(f"{inside}/"):
                 return path if inside == host else host + path[len(inside) :]
@@ -76,7 +77,7 @@ class View(NamedTuple):
 
     @property
     def moved(self) -> bool:
-        """Whether links lead elsewhere inside than on the host."""
+        """Whether some path inside differs from its path on the host, so that links may lead elsewhere inside."""
         return any(inside != host for inside, host in self.roots)
 
 
@@ -91,7 +92,7 @@ class Script(NamedTuple):
 
     @property
     def judged_as(self) -> dict[str, Any]:
-        """The fields of a request for the same: languages that are not parsed are judged as `perl -e TEXT`."""
+        """The fields of an equivalent request. A script in a language that isn't parsed becomes `perl -e TEXT`."""
         if self.language in ("bash", "python", "javascript"):
             return {"language": self.language, "code": self.text, "argv": self.args}
         option = "-r" if self.language == "php" else "-e"
@@ -115,8 +116,8 @@ def visible_to(request: Request, volumes: Sequence[str] = ()) -> View | None:
 def find(
     request: Request, view: View | None, *, live_input: bool = False, reading: Reading | None = None
 ) -> ExecutedFiles:
-    """Return all files that a request would execute, as they are now. `live_input`: it can be given input while it
-    runs. `reading`: what policy has parsed of the same request, if available.
+    """Return all files that a request would execute, as they are now. `live_input`: whether it can receive input while
+    it runs. `reading`: an existing reading of the same request by policy, to avoid reading it twice.
     """
     if view is None or request.language == "lua":  # each command of a Lua script is submitted separately
         return ExecutedFiles()
@@ -130,7 +131,8 @@ def find(
 def scripts(request: Request, view: View | None, reading: Reading) -> Iterator[Script]:
     """Yield the scripts that a request names, and those that these name (`bash x.sh`, `./x.py`, `source lib.sh`,
     `python3 -m x`), as they are now. Files of the system, modules that are imported and plans such as a Makefile are
-    left out. If there are too many, one is too long to be judged.
+    left out. If there are too many, or they are nested too deeply, the last one is a stand-in that is too long for
+    policy, which reports that.
     """
     if view is None or request.language == "lua" or not any(map(_names_script, _read_facts(reading))):
         return
@@ -154,8 +156,8 @@ def scripts(request: Request, view: View | None, reading: Reading) -> Iterator[S
 
 
 def _texts_of(fact: Executed, request: Request, view: View, cwd: str | None, beside: str) -> Iterator[tuple[str, str]]:
-    """Yield the path and text of each file that a fact may name. `beside` is the directory of the script that names it:
-    `$(dirname "$0")/lib.sh` is read as ./lib.sh.
+    """Yield the path and text of each file that a fact may name. `beside` is the directory of the script that names it,
+    which is searched as well: `$(dirname "$0")/lib.sh` is read as ./lib.sh.
     """
     for name in (placed(fact, path) for path in candidates(fact)):
         if (given := request.files.get(posixpath.normpath(name))) is not None:
@@ -207,8 +209,8 @@ def _arguments(fact: Executed, request: Request) -> tuple[str, ...]:
 
 
 def _script_text(path: str) -> str | None:
-    """Return the text of a script; None if there is none that can be read. Of one that is too long for policy, a part
-    that is too long as well.
+    """Return the text of a script; None if it can't be read, isn't a regular file, or is binary. A long text is cut
+    off, but what is returned is still too long for policy.
     """
     try:
         opened = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
@@ -241,7 +243,7 @@ class _Binder:
         self._shadowed: set[str] = set()
 
     def all_of(self, found: Executes, cwd: str | None, depth: int, beside: str = "") -> None:
-        """Bind what a request, or the script `beside`, runs in a directory."""
+        """Bind what a request, or the script `beside`, runs in the directory `cwd`."""
         self.unbound += [f"{beside}: {each}" if depth else each for each in found.unbound]
         self._opaque |= found.opaque
         self._search = {**dict.fromkeys(found.searched), **self._search}
@@ -276,10 +278,10 @@ class _Binder:
         tries = [whole] if whole is not None else []
         if whole is None and self._view.moved:
             self.unbound.append(f"from where {path} leads inside can't be told")
-        # if quoted, or not expanded by a shell, it is a name like any other
+        # If it is quoted, or not expanded by a shell, `~` is an ordinary character of the name.
         if path.startswith("~") and cwd is not None:
             others = [f"{cwd}/{path}"]
-            if path.startswith("~/") and not self._view.has_home:  # then `cd` stays here, and $HOME is empty
+            if path.startswith("~/") and not self._view.has_home:  # then `cd` stays in cwd, and $HOME is empty
                 others += [f"{cwd}{path[1:]}", path[1:]]
             tries += filter(self._is_there, map(_tidy, others))
         if beside and path[:1] not in ("/", "~"):  # `$(dirname "$0")/lib.sh` is read as ./lib.sh
@@ -300,8 +302,8 @@ class _Binder:
             self.unbound.append(f"what the module {name} runs is not known")
 
     def _mentioned(self, text: str, where: str | None, depth: int, *, by: str = "") -> None:
-        """Bind files that a value may name and something may run. `by` is the program that gets the value, if its use
-        of files is unknown; then a directory makes the request unbound.
+        """Bind files that a value may name and something may run. `by` is the program that gets the value, if it isn't
+        known what it does with files; in that case a directory or an unknown value makes the request unbound.
         """
         if UNKNOWN in text or (where is None and by and not text.startswith("/")):
             self.unbound += [f"what {by} is given is only known when it runs"] if by else []
@@ -321,7 +323,7 @@ class _Binder:
                 self.unbound.append(f"{by} may run what is in {part}")
 
     def _packages(self, environment: str) -> None:
-        """Bind the files of a Python environment that are imported at start, and search its packages from now on."""
+        """Bind the files of a Python environment that Python loads at startup, and search its packages from now on."""
         host = self._view.on_host(_tidy(environment))
         for place in sorted(glob.glob(f"{glob.escape(host)}/lib/python3*/site-packages")) if host else []:
             inside = f"{environment}{place[len(host or '') :]}"
@@ -333,8 +335,9 @@ class _Binder:
                 self._bind(_tidy(f"{inside}/{name}"), Executed(path=name, how="script", language="python"), None, 1)
 
     def _module(self, name: str, places: Sequence[str | None], cwd: str | None, depth: int) -> bool:
-        """Bind a Python module if it is in one of `places`, and return whether it is; any other is the system's. If one
-        appears there later, it will be bound, which is a change.
+        """Bind a Python module if it is in one of `places`, and return whether it is (also True once there are too many
+        files). If not, it is a module of the system. If it appears in `places` later, it is bound then, which
+        is a change.
         """
         known = False
         for place in filter(None, places):
@@ -349,8 +352,8 @@ class _Binder:
         return known
 
     def _shadows(self, place: str | None, cwd: str | None, depth: int) -> None:
-        """Bind modules with the names of Python's own, or of packages that are known: whatever is imported may import
-        these, and finds them here first. If one appears later, it will be bound, which is a change.
+        """Bind modules that have the name of a standard module or a known package: anything that is imported may import
+        that name, and finds the one in `place` first. If one appears later, it is bound then, which is a change.
         """
         host = self._view.on_host(_tidy(place)) if place else None
         if host is None or host in self._shadowed or is_systems(host) or host.endswith("-packages"):
@@ -388,7 +391,7 @@ class _Binder:
         depth: int,
         functions: frozenset[str] = frozenset(),
     ) -> None:
-        """Bind a program that is searched for. In directories where users other than root may put one, a missing
+        """Bind a program that is searched for. In directories where users other than root can create files, a missing
         program is bound too.
         """
         name = program.path
@@ -426,7 +429,7 @@ class _Binder:
         if host is None:
             return
         if plain != path and os.path.realpath(self._view.on_host(plain) or "") == os.path.realpath(host):
-            path, host = plain, self._view.on_host(plain) or host  # no link is on the way up
+            path, host = plain, self._view.on_host(plain) or host  # without `..` it is the same file
         if path in self._contents:
             self._follow(path, self._contents[path], fact, cwd, depth + 1)
             return
@@ -443,7 +446,7 @@ class _Binder:
                 self._systems_program(path, real)
             return
         if not any(real == root or real.startswith(f"{root.rstrip('/')}/") for _, root in self._view.roots):
-            self.files[path] = MISSING  # it leads out of what can be seen
+            self.files[path] = MISSING  # a link leads out of what the run can see
             return
         state, content = self._content(host)
         self.files[path], self._contents[path] = state, content
@@ -459,7 +462,7 @@ class _Binder:
                 self._mentioned(arg, cwd, depth, by=path)
 
     def _systems_program(self, path: str, real: str) -> None:
-        """Note what a system program may run. Through a link with another name it is not recognised."""
+        """Record what a system program may run. It is not recognised through a link with another name."""
         name, own = posixpath.basename(path), posixpath.basename(real)
         same = interpreter(name) == interpreter(own) and interpreter(own) in ("shell", "python")
         if name in self._opaque or not (same or name == own or is_systems(path)):
@@ -469,11 +472,11 @@ class _Binder:
             self._packages(environment)
 
     def _content(self, path: str) -> tuple[str, bytes | None]:
-        """Return the SHA-256 of a file, or why there is none; and the part of a script that is read."""
+        """Return the SHA-256 of a file, or why there is none; and the beginning of a script, None for other files."""
         try:
             if not stat.S_ISREG(os.stat(path).st_mode):
                 return NO_FILE, None
-            # Even if it was replaced meanwhile: don't block, and don't acquire a terminal.
+            # It may have been replaced since: don't block on a pipe, and don't acquire a terminal.
             opened = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
         except (FileNotFoundError, NotADirectoryError):
             return MISSING, None
@@ -508,7 +511,7 @@ class _Binder:
             self.all_of(executed_by_words([*words, path]), cwd, depth, path)
         if language := _language(path, first, fact):
             if language == "python" and fact.how != "module":
-                self._modules[posixpath.dirname(path)] = None  # everything it imports is searched there, too
+                self._modules[posixpath.dirname(path)] = None  # Python searches there for everything it imports
             self.all_of(executed_by(text, language), cwd, depth, path)
 
 
@@ -579,7 +582,7 @@ def _is_roots(about: os.stat_result) -> bool:
 
 
 def _joined(cwd: str | None, path: str, home: str) -> str | None:
-    """Return the absolute path. `..` is kept: after a link it does not lead where it seems to."""
+    """Return the absolute path; None if unknown. `..` is kept: after a link it doesn't lead where it seems to."""
     if path.startswith("~"):
         user, slash, below = path[1:].partition("/")
         home = _home_of(user) if user else home
@@ -594,7 +597,7 @@ def _tidy(path: str) -> str:
 
 
 def _home_of(user: str = "") -> str:
-    """Return the home directory of a user, by default our own; empty if unknown."""
+    """Return the home directory of a user, by default the current user's; empty if unknown."""
     try:
         return (pwd.getpwnam(user) if user else pwd.getpwuid(os.getuid())).pw_dir
     except (KeyError, ValueError):

@@ -17,7 +17,7 @@ import msgspec
 
 from .. import config as configuration
 from .. import telemetry
-from ..approval import Gate, Verdict, setting_of
+from ..approval import Gate, Verdict, configuration_digest
 from ..audit import AuditLog
 from ..audit.inputs import Inputs
 from ..backends.base import Backend, Capabilities, Control, Outcome, Sink, unmet_needs
@@ -58,12 +58,12 @@ from ..policy import PACKS, Policy, Reading, evaluate, level_of, secrets_in
 from ..redaction import Redactor
 from . import denial, intake, intents, results
 from .entries import Entries
-from .installed import Installed
+from .installed import Installed, warm
 from .intake import Options
 from .streaming import AsyncLiveRun
 
 if TYPE_CHECKING:
-    from ..approval import Approver
+    from ..approval import Approver, Ledger
     from ..environments import Environment
     from ..sessions.session import AsyncSession, SessionOptions
     from ..workspace.kept import Kept
@@ -79,7 +79,7 @@ _MAX_IN_SCRIPTS = 200
 
 def auto(config: Config) -> tuple[str, ...]:
     """Return what `backend="auto"` tries with this configuration: lean cells only if it allows them."""
-    return ("jail", "docker", "lean", "monty") if config.jail.lean else AUTO
+    return (*AUTO[:-1], "lean", AUTO[-1]) if config.jail.lean else AUTO
 
 
 class Closable(Protocol):
@@ -110,15 +110,25 @@ class AsyncExecutor:
         """Told what pip prints while packages are installed that a run needs; at the end an empty text."""
         self._entries = Entries(self.config, self.backends)
         self._policies: dict[str | None, Policy] = {}
-        self._settings: dict[str, str] = {}
+        self._digests: dict[str, str] = {}
         self._kept: dict[str, Closable] = {}
         audit, state, approval = self.config.audit, self.config.state, self.config.approval
-        self._audit = AuditLog(audit.directory, retention_days=audit.retention_days, fsync=audit.fsync)
+        self.audit = AuditLog.configured(audit)
+        """The audit log; nothing is written to it if `audit.enabled` is false."""
         self._artifacts = Artifacts(state / "artifacts") if state else None
         self.inputs = Inputs.within(state, days=audit.retention_days, fsync=audit.fsync)
         settings = {**msgspec.structs.asdict(approval), **({"approver": approver} if approver else {})}
         database = Store(state / DATABASE) if state else None
         self._gate = Gate.configured(database, self._record, user=intake.user(), **settings) if database else None
+
+    @property
+    def ledger(self) -> Ledger | None:
+        """Questions to people and their answers; None if there is no state directory."""
+        return self._gate.ledger if self._gate else None
+
+    def warm(self) -> None:
+        """Begin to start the jail, if this executor has it, so that the first run waits less. Errors are left to it."""
+        warm(self.backends.get("jail"))
 
     @functools.cached_property
     def projects(self) -> Projects:
@@ -154,7 +164,7 @@ class AsyncExecutor:
         *,
         hosts: Iterable[str] = (),
         preload: Iterable[str] = (),
-        anew: bool = False,
+        python: str | None = None,
         reason: str = "",
     ) -> Environment:
         """Install packages, in a cell that reaches the package index alone, and call the result `name`: runs have it
@@ -165,14 +175,14 @@ class AsyncExecutor:
             packages: Requirements as pip reads them, such as `pandas>=2`.
             hosts: Further hosts that the index of pip's configuration has its files on.
             preload: Modules that are imported ahead of time, outside of cells: only what you trust.
-            anew: Install again, in the newest versions that fit.
+            python: Another interpreter for its runs, as a path or the name of a program: CPython 3.11 or later.
             reason: Why, for the record.
 
         Returns:
             The `Environment`, with its packages, their hashes, and its digest.
 
         Raises:
-            InvalidRequest: A package is none, or the name has other packages already.
+            InvalidRequest: A package is none, the name has other packages already, or cells can't run on `python`.
             EnvironmentProblem: They can't be installed; whatever the name had before, it still has.
         """
         from ..environments.requirements import requirements
@@ -180,7 +190,15 @@ class AsyncExecutor:
 
         installer = Installer(self, progress=self.on_progress)
         wanted = requirements(packages)
-        return await installer.create(name, wanted, hosts=hosts, preload=tuple(preload), anew=anew, reason=reason)
+        return await installer.create(name, wanted, hosts=hosts, preload=tuple(preload), python=python, reason=reason)
+
+    async def update_environment(self, name: str, *, hosts: Iterable[str] = (), reason: str = "") -> Environment:
+        """Install the packages of an environment again, in the newest versions that fit, for the interpreter that is
+        there now. Runs that have it keep what they have. Takes, returns and raises what `create_environment` does.
+        """
+        from .packages import Installer
+
+        return await Installer(self, progress=self.on_progress).update(name, hosts=hosts, reason=reason)
 
     def session(self, **options: Unpack[SessionOptions]) -> AsyncSession:
         """Return a Python that keeps its variables, in its own cell: see `redoma.AsyncSession`."""
@@ -314,12 +332,12 @@ class AsyncExecutor:
             level=level.level,
             level_why=level.why,
             reading=reading,
-            setting=self._setting(submission.entry),
+            configuration_digest=self._digest_for(submission.entry),
         )
 
     def _in_scripts(self, submission: Submission, reading: Reading, reach: Reach) -> tuple[Finding, ...]:
         """Return what the scripts that a request names would do, where that could touch anything: `python3 x.py` is
-        judged like the program in x.py. The owner of a listed command has considered what it runs.
+        judged like the program in x.py. Not for a whitelisted command: whoever listed it knows what it runs.
         """
         entry = self.config.entries.get(submission.entry)
         listed = entry is not None and entry.command_whitelist is not None
@@ -341,13 +359,14 @@ class AsyncExecutor:
     def _volumes(self, entry: str) -> Sequence[str]:
         """Return the volumes of a configured container; those of a remote engine are on that machine."""
         config = self.config.entries.get(entry)
-        here = isinstance(config, DockerEntry) and (config.host is None or config.host.startswith("unix:"))
-        return config.volumes if isinstance(config, DockerEntry) and here else ()
+        if not isinstance(config, DockerEntry):
+            return ()
+        return config.volumes if config.host is None or config.host.startswith("unix:") else ()
 
-    def _setting(self, entry: str) -> str:
-        if entry not in self._settings:
-            self._settings[entry] = setting(self.config, entry)
-        return self._settings[entry]
+    def _digest_for(self, entry: str) -> str:
+        if entry not in self._digests:
+            self._digests[entry] = digest_for(self.config, entry)
+        return self._digests[entry]
 
     def place(self, submission: Submission) -> str:
         """Return the name of the backend that would be tried first, without trying it; empty if none can run it."""
@@ -359,9 +378,10 @@ class AsyncExecutor:
 
     def _reach(self, submission: Submission) -> Reach:
         """Return what it could touch on the backend that is tried first; if none can run it, on any of them."""
-        first = self._first(submission)
-        tried = self._candidates(submission) if first is None else [first]
-        return functools.reduce(Reach.__or__, (_reach_of(backend, submission.request) for backend in tried), NOTHING)
+        if (first := self._first(submission)) is not None:
+            return _reach_of(first, submission.request)
+        reaches = (_reach_of(backend, submission.request) for backend in self._candidates(submission))
+        return functools.reduce(Reach.__or__, reaches, NOTHING)
 
     def _candidates(self, submission: Submission) -> Iterator[Backend]:
         """Yield the backends to try, in order; one that is not reached is not loaded."""
@@ -372,8 +392,8 @@ class AsyncExecutor:
             if name in self.backends:
                 yield self.backends[name]
 
-    def _lean_cells(self, request: Request) -> str:
-        """Return how to let lean cells run a request that nothing else here can run; empty if they can't either."""
+    def _advice(self, request: Request) -> str:
+        """Return what this host could run as it is, and after one change; empty if that would not help."""
         if request.backend != "auto" or self.config.jail.lean or "lean" not in self.backends:
             return ""
         from ..backends.jail.lean import advice
@@ -391,8 +411,8 @@ class AsyncExecutor:
 
     @telemetry.decided
     async def _decide(self, judged: Judged) -> tuple[Judged, Verdict]:
-        """Decide whether it may run, by policy or by a person. Also returns the executed files, if the verdict depends
-        on them.
+        """Decide whether it may run, by policy or by a person. Returns the submission, with its executed files if the
+        verdict depends on them, and the verdict.
 
         Changes that stay in an overlay need no approval yet: a person decides on the effect, when it is applied.
         """
@@ -411,7 +431,7 @@ class AsyncExecutor:
                 return judged, await gate.redeem(judged.submission.resumes, judged)
             if decision is Decision.PROMPT:
                 return judged, await gate.ask(judged, wait=judged.submission.wait)
-            alarm = await gate.watch(judged)
+            alarm = await gate.pin_alarm(judged)
             return judged, alarm or Verdict(status=Status.FORBIDDEN if decision is Decision.FORBID else None)
         except ApprovalError as error:  # it is unknown whether it may run, so it may not
             return judged, Verdict(status=Status.DENIED, error=str(error))
@@ -421,7 +441,7 @@ class AsyncExecutor:
         evaluation = judged.evaluation
         asked_later = evaluation.reach.files == "later" and evaluation.findings  # when the effect is applied
         asks = judged.submission.resumes or evaluation.decision is Decision.PROMPT or asked_later
-        return bool(asks) or gate.watches(judged.request)
+        return bool(asks) or gate.has_pin(judged.request)
 
     def _executed_files(self, judged: Judged) -> ExecutedFiles:
         from . import executed_files
@@ -433,8 +453,8 @@ class AsyncExecutor:
         return executed_files.find(submission.request, visible, live_input=submission.unread_input, reading=reading)
 
     def _refused(self, judged: Judged, verdict: Verdict, redactor: Redactor) -> Result:
-        """Return the refusal: by the gate alone if it is not what was pinned or asked about; else by the policy, or the
-        person it asked.
+        """Return the refusal: of the gate, if this is not what was pinned or asked about; otherwise of the policy, or
+        of the person that it asked.
         """
         evaluation, submission, status = judged.evaluation, judged.submission, verdict.status or Status.DENIED
         # A forbidden request is reported as forbidden, pinned or not.
@@ -459,15 +479,15 @@ class AsyncExecutor:
         policy = self._policy(submission.policy)
         if embedded := secrets_in(policy, submission.judged):
             redactor = Redactor([*request.secrets.values(), *embedded])
-        inputs = self.inputs if self.config.audit.inputs else None
-        keep = functools.partial(intents.keep, submission, policy, redactor, self.inputs, wanted=inputs is not None)
+        wanted = self.config.audit.inputs
+        keep = functools.partial(intents.keep, submission, policy, redactor, self.inputs, wanted=wanted)
         large = verdict.status is None and len(request.stdin) + sum(map(len, request.files.values())) > MiB
         kept = await asyncio.to_thread(keep) if large else keep()  # a refusal must need no event loop
         self._record("intent", request.id, intents.intent_record(judged, verdict.approval, kept, redactor))
 
     def _record(self, kind: str, run: str, data: Mapping[str, Any]) -> None:
         if self.config.audit.enabled:
-            self._audit.append(kind, run, data)
+            self.audit.append(kind, run, data)
 
     # --- executing ---
 
@@ -475,7 +495,7 @@ class AsyncExecutor:
         """Run it on the first backend that can. One that raises `Unsupported` has run nothing, so the next is tried."""
         submission, request = judged.submission, judged.request
         passed_over: dict[str, str] = {}
-        refusals: list[BackendError] = []
+        refusals: dict[str, BackendError] = {}
         name = ""
         for backend in self._candidates(submission):
             name = backend.name
@@ -490,7 +510,7 @@ class AsyncExecutor:
                 to_run = await self._protected(submission) if name == "native" else request
                 outcome, project = await self._run_on(backend, to_run, capture.feed, judged, redactor)
             except (Unsupported, BackendUnavailable) as error:
-                refusals.append(error)
+                refusals[name] = error
                 passed_over[name] = redactor.redact(f"{error.what}: {error.why}")[0]
             except Exception as error:  # also a backend's bug: the output is kept, and the record says what failed
                 message = results.failure(error, redactor)
@@ -514,7 +534,7 @@ class AsyncExecutor:
                 return await asyncio.to_thread(finish) if results.is_large([outcome.value, shown]) else finish()
             finally:
                 capture.close()
-        unable = _no_backend(request, refusals, self._lean_cells(request))
+        unable = _no_backend(request, refusals, self._advice(request))
         return results.ended(
             judged,
             verdict,
@@ -545,7 +565,7 @@ class AsyncExecutor:
         """Return the refusal of a run whose executed files have changed since the decision. In an overlay that matters
         only if something is pinned: otherwise the effect is what is decided on.
         """
-        if self._gate is None or (judged.request.workspace == "overlay" and not self._gate.watches(judged.request)):
+        if self._gate is None or (judged.request.workspace == "overlay" and not self._gate.has_pin(judged.request)):
             return None
         now = await asyncio.to_thread(self._executed_files, judged)
         if now.files == before.files:
@@ -595,6 +615,17 @@ class AsyncExecutor:
         Raises:
             ApprovalError: Nothing waits under that id, or the secrets differ.
         """
+        return await self.submit(await self.recall(id, secrets=secrets, expect=expect, writes=writes))
+
+    async def recall(
+        self,
+        id: str,  # noqa: A002 - the id of the question
+        *,
+        secrets: Mapping[str, str | Secret] | None = None,
+        expect: Any = None,
+        writes: Iterable[str] | None = None,
+    ) -> Submission:
+        """Return what was `pending`, to submit or follow it: see `resume`."""
         if self._gate is None:
             raise ApprovalError("nothing waits here", why="the configuration names no state directory", next="give one")
         options: Options = {"expect": expect, "writes": writes}
@@ -602,9 +633,7 @@ class AsyncExecutor:
         expected, within = intake.expected(options), intake.writes(options)
         values = {name: one.value if isinstance(one, Secret) else one for name, one in (secrets or {}).items()}
         ask = await asyncio.to_thread(self._gate.recall, id, values)
-        return await self.submit(
-            Submission(request=ask.request, policy=ask.policy, resumes=id, expectation=expected, writes=within)
-        )
+        return Submission(request=ask.request, policy=ask.policy, resumes=id, expectation=expected, writes=within)
 
     async def apply(
         self,
@@ -656,7 +685,7 @@ class AsyncExecutor:
         used = self.backends.made if isinstance(self.backends, Installed) else self.backends
         for backend in list(used.values()):
             await backend.aclose()
-        self._audit.close()
+        self.audit.close()
 
     async def __aenter__(self) -> AsyncExecutor:
         return self
@@ -665,12 +694,12 @@ class AsyncExecutor:
         await self.aclose()
 
 
-def setting(config: Config, entry: str) -> str:
+def digest_for(config: Config, entry: str) -> str:
     """Return the digest of the configuration, besides the policy, that decides what a request does: part of an
     approval.
     """
     docker = msgspec.structs.replace(config.docker, minimum=0, maximum=None, queue=0, idle=0.0)
-    return setting_of(docker, config.jail.preload, config.entries.get(entry))
+    return configuration_digest(docker, config.jail.preload, config.entries.get(entry))
 
 
 def _can_run(backend: Backend, submission: Submission) -> bool:
@@ -704,12 +733,18 @@ def _must_offer(name: str, can: Capabilities, submission: Submission) -> None:
         raise Unsupported(f"{name} can't run this request", why=f"it doesn't offer {', '.join(unmet)}")
 
 
-def _no_backend(request: Request, refusals: list[BackendError], lean_cells: str) -> BackendError:
+def _no_backend(request: Request, refusals: dict[str, BackendError], advice: str) -> BackendError:
+    """Return the error for a request that every backend refused. `advice` says what works on this host: then the
+    reasons are given in short, so that a person sees it.
+    """
     if request.backend != "auto" and refusals:
-        return refusals[0]
+        return next(iter(refusals.values()))
+    what = f"no isolating backend on this host can run this {request.language} request"
+    if advice:
+        why = ", ".join(f"{name} ({error.why})" for name, error in refusals.items())
+        return Unsupported(what, why=why, next=advice)
     return Unsupported(
-        f"no isolating backend on this host can run this {request.language} request",
-        why="; ".join(f"{error.what}: {error.why}" for error in refusals) or "none is here",
-        next=lean_cells
-        or "see `redoma doctor`, or choose the backend `native` to run it on the host itself, without isolation",
+        what,
+        why="; ".join(f"{error.what}: {error.why}" for error in refusals.values()) or "none is here",
+        next="see `redoma doctor`, or choose the backend `native` to run it on the host itself, without isolation",
     )

@@ -15,7 +15,6 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-import subprocess
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,7 +23,7 @@ from typing import IO, cast
 import msgspec
 
 from ..lib.errors import BackendError
-from ..lib.patterns import pattern as compiled_later
+from ..lib.patterns import lazy_pattern
 from ..models import Request
 from ..policy.facts import Command
 from ..policy.version_control import Unreadable, choosing, may_enter_submodules, only_looks, version_control
@@ -67,7 +66,7 @@ SETTINGS = {
 }
 _DIFF = 'f() { diff -u "$2" "$5"; true; }; f'  # its arguments: path, old file, its hash and mode, new file …
 _NAMED = [
-    (re.compile(pattern, re.IGNORECASE), value)
+    (lazy_pattern(pattern, re.IGNORECASE), value)
     for pattern, value in (
         (r"filter\..*\.(?:clean|smudge|process)\Z", ""),
         (r"filter\..*\.required\Z", "false"),
@@ -90,7 +89,7 @@ _NAMED = [
         (r"sendemail\..*(?:cmd|smtpserver|program)\Z", "false"),
     )
 ]
-_FIRST = compiled_later(r"(?:remote\..*\.(?:uploadpack|receivepack|vcs)|gc\.recentObjectsHook)\Z", re.IGNORECASE)
+_FIRST = lazy_pattern(r"(?:remote\..*\.(?:uploadpack|receivepack|vcs)|gc\.recentObjectsHook)\Z", re.IGNORECASE)
 """Settings that can't be overridden: Git takes the first value that it finds, or all, and so the repository's."""
 _OWN_SCOPES = ("local", "worktree")
 _OF_ONE_REPOSITORY = ("GIT_DIR", "GIT_WORK_TREE", "GIT_COMMON_DIR", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY")
@@ -230,6 +229,8 @@ class _Search:
 
     def _tell(self, place: Sequence[str], env: Mapping[str, str], *words: str, most: int = _MAX_BYTES) -> str | None:
         """Return what Git prints; None if it fails. Raises `BackendError` if that is too much, or takes too long."""
+        import subprocess
+
         with subprocess.Popen(
             [cast("str", self._git), *place, *words],
             stdin=subprocess.DEVNULL,

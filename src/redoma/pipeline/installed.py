@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -13,16 +12,10 @@ from ..lib.errors import RedomaError
 
 if TYPE_CHECKING:
     from ..backends.base import Backend
+    from ..backends.jail import JailBackend
     from ..config import Config
 
 _NAMES = ("jail", "docker", "monty", "lean", "ray", "native")
-
-
-def prepare_redaction() -> None:
-    """Start building what redaction needs, in a thread, while the rest is loaded."""
-    from ..redaction.scanner import prepare
-
-    prepare()
 
 
 _ahead: tuple[dict[str, Any], Backend] | None = None
@@ -34,10 +27,22 @@ def make_jail_ahead(config: Config) -> None:
     configuration has the same settings for the jail.
     """
     global _ahead
-    backend: Any = _make("jail", config, once=True)
-    with suppress(RedomaError):  # the run will report it
-        backend.warm()
+    backend = _make("jail", config, once=True)
+    if warm(backend):
         _ahead = _jail_settings(config), backend
+
+
+def warm(backend: Backend | None) -> bool:
+    """Begin to start a backend, if it can start ahead of a run. Return whether that worked: the run reports why not."""
+    from ..backends.base import Warmable
+
+    if not isinstance(backend, Warmable):
+        return False
+    try:
+        backend.warm()
+    except RedomaError:
+        return False
+    return True
 
 
 def _take_jail(settings: dict[str, Any]) -> Backend | None:
@@ -63,9 +68,7 @@ class Installed(Mapping[str, "Backend"]):
 
     def warm(self, name: Literal["jail", "monty"]) -> None:
         """Start a backend that a run is about to need, so that the run waits less."""
-        backend: Any = self[name]
-        with suppress(RedomaError):  # the run will report it
-            backend.warm()
+        warm(self[name])
 
     def __iter__(self) -> Iterator[str]:
         return iter(_NAMES)
@@ -76,6 +79,22 @@ class Installed(Mapping[str, "Backend"]):
 
 def _jail_settings(config: Config) -> dict[str, Any]:
     return {**config.jail.options(), "environments": environments(config)}
+
+
+def session_cells(config: Config, maximum: int) -> JailBackend:
+    """Return cells for so many sessions: they have the driver loaded, and can be copied."""
+    from ..backends.jail import JailBackend
+
+    return JailBackend(
+        minimum=1,
+        maximum=maximum,
+        queue=maximum,
+        idle=config.jail.idle,
+        preload=config.jail.preload,
+        prelude="redoma.sessions.driver",
+        environments=environments(config),
+        forks=True,
+    )
 
 
 def environments(config: Config) -> Path | None:

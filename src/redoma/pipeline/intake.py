@@ -6,7 +6,7 @@ import functools
 import os
 import pwd
 import shlex
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, get_args
 
@@ -15,6 +15,7 @@ import msgspec
 from ..config import Config
 from ..lib.errors import InvalidRequest
 from ..lib.text import did_you_mean
+from ..lib.types import resolved
 from ..models import (
     LANGUAGES,
     Decision,
@@ -111,45 +112,48 @@ def with_path(options: Options) -> Options:
     return {**options, "env": {"PATH": _PATH, **env}}
 
 
+def args_with_command() -> InvalidRequest:
+    """Return the error for a command with the option `args`."""
+    return InvalidRequest("args were given with a command", why="it has its own", next="add them to the command")
+
+
 def build(config: Config, backends: Iterable[str], options: Options, **what: Any) -> Request:
     """Return the request that `options` and `what` (code or argv, language) describe. Raises `InvalidRequest`."""
-    must_be_known("option", options, Options.__annotations__)
+    if options:
+        must_be_known("option", options, Options.__annotations__)
     backend = _plain(options.get("backend", "auto"))
     if backend != "auto":
         must_be_known("backend", [backend], backends)
-    must_be_one_of("language", what["language"], (*LANGUAGES, *config.languages))
-    if (own := config.languages.get(what["language"])) is not None:
+    language = what["language"]
+    must_be_one_of("language", language, (*LANGUAGES, *config.languages) if config.languages else LANGUAGES)
+    if (own := config.languages.get(language)) is not None:
         what["interpreter"] = own.argv
-    must_be_one_of("workspace", options.get("workspace", "scratch"), _WORKSPACES)
-    if args := words("args", options.get("args", ())):
-        if what["language"] in ("command", "lua"):
-            raise InvalidRequest("args were given with a command", why="it has its own", next="add them to the command")
+    if "args" in options and (args := words("args", options["args"])):
+        if language in ("command", "lua"):
+            raise args_with_command()
         what["argv"] = args
     if isinstance(code := what.get("code"), str):
         what["code"] = source(code)
     try:
-        request = msgspec.convert(
-            {
-                **_plain(what),
-                "backend": backend,
-                "limits": _limits(config.limits, limits_given(options)),
-                "stdin": _bytes(options.get("stdin", b"")),
-                "env": _plain(dict(options.get("env", {}))),
-                **_secrets(options.get("secrets", {})),
-                "network": _network(config, backend, options.get("network")),
-                "uses": _environment(config, options),
-                "files": _files(options.get("files", {})),
-                "outputs": words("outputs", options.get("outputs", ())),
-                **_place(options, what["language"] == "command" and backend == "native"),
-                "checkpoint": options.get("checkpoint"),
-                "require": words("require", options.get("require", ())),
-                "reason": _plain(options.get("reason", "")),
-                "requester": _plain(options.get("requester")) or user(),
-                "label": _plain(options.get("label", "")),
-            },
-            Request,
-            builtin_types=(bytes,),
-        )
+        # Only what was given: reading the defaults of twenty options takes longer than reading the others.
+        fields = {
+            **_plain(what),
+            "backend": backend,
+            "limits": _limits(config.limits, limits_given(options)) if _is_given(_LIMITS, options) else config.limits,
+            "network": _network(config, backend, options.get("network")),
+            "requester": _plain(options.get("requester")) or user(),
+        }
+        on_the_host = language == "command" and backend == "native"
+        if on_the_host or _is_given(_PLACE, options):
+            fields |= _place(options, on_the_host)
+        if "secrets" in options:
+            fields |= _secrets(options["secrets"])
+        if _is_given(_PACKAGES, options):
+            fields["uses"] = _environment(config, options)
+        for name, given in options.items():
+            if (read := _FIELDS.get(name)) is not None:
+                fields[name] = read(given)
+        request = msgspec.convert(fields, resolved(Request), builtin_types=(bytes,))
         if request.argv:
             _must_fit((*request.argv, *request.environment, *request.environment.values()))
         return request
@@ -161,6 +165,16 @@ def build(config: Config, backends: Iterable[str], options: Options, **what: Any
         if isinstance(error, InvalidRequest):
             raise
         raise InvalidRequest("the request can't be read", why=str(error), next="check the types given") from None
+
+
+_LIMITS = ("limits", "timeout", "memory")
+_PLACE = ("workspace", "project", "cwd")
+_PACKAGES = ("environment", "packages")
+
+
+def _is_given(names: tuple[str, ...], options: Options) -> bool:
+    """Return whether at least one of these options is among those given."""
+    return not options.keys().isdisjoint(names)
 
 
 def _network(config: Config, backend: str, given: Any) -> tuple[HostRule, ...]:
@@ -264,7 +278,7 @@ def must_be_configured(address: str, config: Config) -> None:
 
 def must_be_known(kind: str, given: Iterable[str], valid: Iterable[str]) -> None:
     """Raise `InvalidRequest` for a name that is not among the valid ones."""
-    valid = list(valid)
+    valid = list(valid)  # a name may be anything, also what can't be looked up in a mapping
     for name in given:
         if name not in valid:
             raise InvalidRequest(
@@ -274,9 +288,8 @@ def must_be_known(kind: str, given: Iterable[str], valid: Iterable[str]) -> None
             )
 
 
-def must_be_one_of(kind: str, given: Any, choices: Iterable[str]) -> None:
+def must_be_one_of(kind: str, given: Any, choices: Collection[str]) -> None:
     """Raise `InvalidRequest` for a value that is not one of the choices."""
-    choices = list(choices)
     if given not in choices:
         *first, last = choices
         raise InvalidRequest(
@@ -353,6 +366,7 @@ def _limits(configured: Limits, given: Limits | Mapping[str, Any] | None) -> Lim
 def _place(options: Options, on_the_host: bool) -> dict[str, Any]:
     """Return workspace, project and working directory."""
     workspace, project = options.get("workspace", "scratch"), options.get("project")
+    must_be_one_of("workspace", workspace, _WORKSPACES)
     if workspace == "scratch":
         return {"workspace": workspace, "project": project, "cwd": _directory(options, on_the_host)}
     top = os.path.realpath(project if project is not None else os.getcwd())
@@ -402,6 +416,19 @@ def _bytes(content: bytes | str) -> bytes:
     if isinstance(content, bytes) and type(content) is not bytes:
         return bytes(memoryview(content))
     return content.encode("utf-8", "surrogateescape") if isinstance(content, str) else content
+
+
+_FIELDS: dict[str, Callable[[Any], Any]] = {
+    "stdin": _bytes,
+    "env": lambda given: _plain(dict(given)),
+    "files": _files,
+    "outputs": functools.partial(words, "outputs"),
+    "checkpoint": lambda given: given,
+    "require": functools.partial(words, "require"),
+    "reason": _plain,
+    "label": _plain,
+}
+"""Options that are fields of a request by themselves, and how each is read."""
 
 
 def user() -> str:

@@ -137,11 +137,30 @@ def intent_record(judged: Judged, approval: Approval | None, kept: Kept, redacto
     )
     given: dict[str, Any] = msgspec.to_builtins(intent)
     # Without their own names: a secret that is spelt like one of them must not move a field to another name.
-    told = {**given, **{name: redactor.redact_data(given[name])[0] for name in _REDACTED if given.get(name)}}
+    told = {**given, **{name: redactor.redact_data(given[name])[0] for name in _to_redact(given, redactor)}}
     exact = told == given and words == request.argv and encodable(given) is given  # as nearly always
     if missing := {**({} if exact else _inexact(request, given, told)), **_missing(submission), **kept.missing}:
         told["missing"] = {redactor.redact(what)[0]: why for what, why in missing.items()}
-    return encodable(told)  # type: ignore[no-any-return]
+    return told if exact and not missing else encodable(told)
+
+
+_MAX_TEXTS = 1000
+
+
+def _to_redact(given: dict[str, Any], redactor: Redactor) -> list[str]:
+    """Return the fields that may contain a secret: those that have no text that is known to contain none."""
+    names = [name for name in _REDACTED if given.get(name)]
+    texts: list[str] = []
+    others: list[str] = []
+    for name in names:
+        value = given[name]
+        if isinstance(value, str):
+            texts.append(value)
+        elif isinstance(value, list) and len(value) <= _MAX_TEXTS and all(isinstance(item, str) for item in value):
+            texts += value
+        else:
+            others.append(name)
+    return others if redactor.finds_nothing_in(texts) else names
 
 
 def _answer(approval: Approval) -> Answer:
@@ -175,4 +194,4 @@ def _note(missing: dict[str, str], what: str, given: Any, told: Any) -> None:
     if given != told:
         missing[what] = "something sensitive was taken out of it"
     elif encodable(given) != given:
-        missing[what] = "it is no text that can be written as UTF-8"
+        missing[what] = "it can't be written as UTF-8"

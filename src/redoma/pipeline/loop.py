@@ -86,21 +86,24 @@ class SharedLoop:
         """Do the work, and return or raise what it does. If this raises for another reason, such as Ctrl-C, the work
         has been ended first. Raises `RedomaError` if this is closed, or gets closed meanwhile.
         """
-        if _may_drive():
-            with _interrupts() as interrupts:
-                answer = self._drive(work, interrupts)
-        else:
-            answer, interrupts = self.start(work), _Interrupts()
+        if not _may_drive():
+            return self._result(self.start(work))
+        with _interrupts() as interrupts:
+            answer = self._drive(work, interrupts)
         if interrupts.count > 1:
             raise KeyboardInterrupt  # a second Ctrl-C: don't wait for the work to end
+        return self._result(answer, interrupted=interrupts.count > 0)
+
+    def _result(self, answer: Future[T] | asyncio.Task[T], *, interrupted: bool = False) -> T:
+        """Return or raise what the work does. If this raises for another reason, the work has been ended first."""
         try:
-            if interrupts.count:
+            if interrupted:
                 raise KeyboardInterrupt
             return answer.result()
-        except CancelledError:
+        except (CancelledError, asyncio.CancelledError):
             raise RedomaError("the run was ended", why="its executor was closed", next="make a new one") from None
         except BaseException:
-            if not answer.done():  # Ctrl-C: the run ends before we do
+            if isinstance(answer, Future) and not answer.done():  # Ctrl-C: the run ends before we do
                 answer.cancel()
                 wait([answer])
             raise
@@ -143,32 +146,39 @@ class SharedLoop:
 
     # --- driving in the caller's thread ---
 
-    def _drive(self, work: Coroutine[Any, Any, T], interrupts: _Interrupts) -> Future[T]:
-        """Drive the loop until the work is done. If another thread already drives, only start the work."""
+    def _drive(self, work: Coroutine[Any, Any, T], interrupts: _Interrupts) -> Future[T] | asyncio.Task[T]:
+        """Drive the loop until the work is done, and return its task. If another thread already drives, or Ctrl-C stops
+        us, return a future for what another thread does.
+        """
         with self._open_for(work):
             if not self._take_over():
                 return self._start_elsewhere(work)
-            answer: _Started[T] = _Started(self._loop)
-            answer.begin(work)
+            task = self._loop.create_task(work)
+        left: _Started[T] | None = None
         self._events.unregister(self._selector.fileno())  # otherwise each event would wake the background thread, too
 
         def stop(_: object) -> None:
             self._loop.stop()
 
         try:
-            answer.task.add_done_callback(stop)
-            interrupts.meant_for(answer.task)
+            task.add_done_callback(stop)
+            interrupts.meant_for(task)
             self._loop.run_forever()
         finally:
-            answer.task.remove_done_callback(stop)  # after a second Ctrl-C it ends while another thread drives
+            if not task.done():  # after a second Ctrl-C it ends while another thread drives
+                task.remove_done_callback(stop)
+                left = _Started(self._loop)
+                left.take(task)
+            elif not task.cancelled():
+                task.exception()  # we have seen it, even if Ctrl-C is what we raise: asyncio would print it
             self._events.register(self._selector.fileno(), select.EPOLLIN)
             earlier = _next_timer(self._loop) < self._sleeps_until
-            needed = self._over or self._waited_for or earlier or _has_ready(self._loop) or not answer.done()
+            needed = self._over or self._waited_for or earlier or _has_ready(self._loop) or left is not None
             if needed and not self._woken:
                 self._woken = True
                 self._wake()
             self._driving.release()  # last: from here on another thread may close the loop, and its descriptors with it
-        return answer
+        return left or task
 
     def _take_over(self) -> bool:
         """Return whether the current thread drives from now on. The background thread is waited for if it is about to
@@ -241,8 +251,12 @@ class _Started(Future[T]):
 
     def begin(self, work: Coroutine[Any, Any, T]) -> None:
         """Create the task; called in the thread that drives the loop."""
-        self.task = self._loop.create_task(work)
-        self.task.add_done_callback(self._deliver)
+        self.take(self._loop.create_task(work))
+
+    def take(self, task: asyncio.Task[T]) -> None:
+        """Be the future of a task; called in the thread that drives the loop."""
+        self.task = task
+        task.add_done_callback(self._deliver)
 
     def cancel(self) -> bool:
         if self.done():
@@ -302,7 +316,7 @@ def _may_drive() -> bool:
     at_interrupt = _handler_of(signal.SIGINT)
     if callable(at_interrupt) and at_interrupt is not signal.default_int_handler:
         return False
-    return not any(callable(_handler_of(number)) for number in _OTHERS)
+    return not any(map(callable, map(_handler_of, _OTHERS)))
 
 
 def _has_ready(loop: asyncio.AbstractEventLoop) -> bool:

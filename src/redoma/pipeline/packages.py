@@ -25,6 +25,7 @@ from ..backends.jail import JailBackend
 from ..environments import Environment, Package, Store, this_python
 from ..environments import install as installing
 from ..environments.index import Index, configured_index
+from ..environments.interpreters import Described, describe
 from ..environments.store import New, check_name, name_of
 from ..lib import files
 from ..lib.errors import BackendUnavailable, EnvironmentProblem, InvalidRequest
@@ -83,7 +84,7 @@ class Installer:
         *,
         hosts: Iterable[str] = (),
         preload: tuple[str, ...] = (),
-        anew: bool = False,
+        python: str | None = None,
         reason: str = "",
     ) -> Environment:
         """Install packages, and have a name stand for them.
@@ -93,25 +94,35 @@ class Installer:
             requirements: As `environments.requirements` gives them.
             hosts: Further hosts that the index has its files on.
             preload: Modules that are imported ahead of time, outside of cells: the caller trusts them.
-            anew: Install again, also if the name stands for these packages already.
+            python: Another interpreter that runs with these packages have, as a path or the name of a program.
             reason: For the record.
 
         Raises:
-            InvalidRequest: The name stands for other packages.
+            InvalidRequest: The name stands for other packages, or cells can't run on the interpreter.
             EnvironmentProblem: They can't be installed. Whatever the name stood for before, it still does.
         """
         check_name(name)
+        other = await _described(python)
         async with self._changing(name):
             found = self.store.get(name)
-            if found is not None and not anew:
-                if set(found.requirements) == set(requirements) and found.fits and found.preload == preload:
+            if found is not None:
+                same = set(found.requirements) == set(requirements) and found.preload == preload
+                if same and found.fits and found.interpreter == (other.interpreter if other else None):
                     return found
                 raise InvalidRequest(
                     f"there is an environment {name} already",
-                    why=f"it has {', '.join(found.requirements[:10])}",
+                    why=f"it has {', '.join(found.requirements[:10])}, for {found.python}",
                     next=f"redoma env remove {name}, or choose another name",
                 )
-            return await self._made(name, requirements, tuple(hosts), preload, reason)
+            return await self._made(name, requirements, tuple(hosts), preload, other, reason)
+
+    async def update(self, name: str, *, hosts: Iterable[str] = (), reason: str = "") -> Environment:
+        """Install the packages of an environment again. Raises what `create` does."""
+        check_name(name)
+        async with self._changing(name):
+            found = self.store.get(name) or self.store.find(name)
+            other = await _described(found.interpreter.path if found.interpreter is not None else None)
+            return await self._made(name, found.requirements, tuple(hosts), found.preload, other, reason)
 
     async def ensure(self, use: EnvironmentUse, reason: str = "") -> EnvironmentUse:
         """A list of packages, installed if it was not. Raises `EnvironmentProblem`."""
@@ -127,32 +138,41 @@ class Installer:
             holding.__exit__(None, None, None)
 
     async def _made(
-        self, name: str, requirements: tuple[str, ...], hosts: tuple[str, ...], preload: tuple[str, ...], reason: str
+        self,
+        name: str,
+        requirements: tuple[str, ...],
+        hosts: tuple[str, ...],
+        preload: tuple[str, ...],
+        other: Described | None,
+        reason: str,
     ) -> Environment:
         index = await asyncio.to_thread(configured_index, hosts)
         with self.store.new() as new:
-            entries = await self._installed(requirements, index, new, reason or f"install packages for {name}")
+            entries = await self._installed(requirements, index, new, reason or f"install packages for {name}", other)
             packages = await asyncio.to_thread(_taken, entries, new)
             made = Environment(
                 name=name,
                 requirements=requirements,
-                python=this_python(),
+                python=other.tag if other else this_python(),
                 digest=await asyncio.to_thread(new.keep),
                 packages=packages,
                 files=new.count,
                 size=new.size,
                 hosts=index.hosts,
                 preload=preload,
+                interpreter=other.interpreter if other else None,
                 created=datetime.now(UTC).replace(microsecond=0),
             )
             await asyncio.to_thread(self.store.put, made)
         tell(INFO, "environment.made", digest=made.digest, files=made.files)
         return made
 
-    async def _installed(self, requirements: tuple[str, ...], index: Index, new: New, reason: str) -> tuple[Entry, ...]:
+    async def _installed(
+        self, requirements: tuple[str, ...], index: Index, new: New, reason: str, other: Described | None
+    ) -> tuple[Entry, ...]:
         """Run pip. On a disk rather than in memory, where there is one that can hold the changes of a cell."""
         for on_disk in (True, False):
-            cell = _InstallCell(self.store, new.stage, on_disk=on_disk)
+            cell = _InstallCell(new.stage, other, on_disk=on_disk)
             try:
                 submission = Submission(
                     request=Request(
@@ -162,7 +182,7 @@ class Installer:
                         network=index.rules,
                         secrets={name: secret.value for name, secret in index.secrets.items()},
                         held={name: secret.use for name, secret in index.secrets.items()},
-                        uses=EnvironmentUse(digest=_EMPTY),
+                        uses=EnvironmentUse(digest=_EMPTY, interpreter=other.interpreter if other else None),
                         requester=self._executor.user,
                         reason=reason,
                     ),
@@ -188,6 +208,11 @@ class Installer:
         raise AssertionError
 
 
+async def _described(python: str | None) -> Described | None:
+    """What is known of another interpreter; None for Redoma's own. Raises `InvalidRequest`."""
+    return await asyncio.to_thread(describe, python) if python is not None else None
+
+
 def _taken(entries: tuple[Entry, ...], new: New) -> tuple[Package, ...]:
     try:
         return installing.take(entries, new)
@@ -197,21 +222,30 @@ def _taken(entries: tuple[Entry, ...], new: New) -> tuple[Package, ...]:
         ) from error
 
 
+def _own_pip() -> str:
+    """The directory of this interpreter's pip; empty if it has none."""
+    pip = find_spec("pip")
+    return os.path.dirname(pip.origin) if pip is not None and pip.origin else ""
+
+
 class _InstallCell:
-    """A cell over an empty directory, with no packages but pip. What it leaves there is in `entries`,
-    with the contents in the stage."""
+    """A cell over an empty directory, with no packages but the interpreter's own pip. What it leaves there is in
+    `entries`, with the contents in the stage."""
 
     name = "jail"
     reach = NOTHING
 
-    def __init__(self, store: Store, stage: Path, *, on_disk: bool) -> None:
+    def __init__(self, stage: Path, other: Described | None, *, on_disk: bool) -> None:
         self._stage = stage
         self._place = tempfile.TemporaryDirectory(prefix="redoma-install-")
         contents = Path(self._place.name, "content")
-        packages = contents / _EMPTY / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
+        version, pip = f"python{sys.version_info[0]}.{sys.version_info[1]}", _own_pip()
+        if other is not None:
+            version, pip = other.interpreter.version, other.pip
+        packages = contents / _EMPTY / "lib" / version / "site-packages"
         packages.mkdir(parents=True)
-        if (pip := find_spec("pip")) is not None and pip.origin:
-            shutil.copytree(os.path.dirname(pip.origin), packages / "pip")
+        if pip:
+            shutil.copytree(pip, packages / "pip")
         self._project = Path(self._place.name, "project")
         self._project.mkdir()
         self._jail = JailBackend(minimum=0, once=True, changes_on_disk=on_disk, environments=contents)

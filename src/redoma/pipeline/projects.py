@@ -23,11 +23,12 @@ from typing import Any, Protocol
 import msgspec
 
 from .. import telemetry
-from ..approval import Ask, Gate, Verdict, setting_of
+from ..approval import Ask, Gate, Verdict, configuration_digest
 from ..approval.ask import ask_of, decode, encode
 from ..backends.base import Backend, Control, Entry, Outcome, Sink, run_over
 from ..lib import files
 from ..lib.errors import ApprovalError, BackendError, Pending, WorkspaceError
+from ..lib.text import valid_utf8
 from ..models import Decision, Effect, Evaluation, ExecutedFiles, Judged, Level, Request, Status
 from ..models.reach import EFFECT, Reach
 from ..redaction import Redactor
@@ -75,7 +76,7 @@ class Keeping(msgspec.Struct, frozen=True):
     requester: str
     command: str
     judged: tuple[Judged, ...]
-    """Its runs. None where they can't be judged again: then only a person can apply it."""
+    """Its runs, judged. Empty if they can't be judged again: then only a person can apply the effect."""
 
 
 def changes_in(state: Path | None) -> Changes:
@@ -235,7 +236,7 @@ class Projects:
         return effect
 
     def opened(self, path: str) -> Tree:
-        """A project that a session works over. Raises `WorkspaceError` if it is none."""
+        """A project that a session works over. Raises `WorkspaceError` if `path` can't be a project."""
         return self._project(path)
 
     async def _guarded(
@@ -316,14 +317,14 @@ class Projects:
             self._must_be_a_project(kept.effect.project)
             approver = await self._approved(gate, kept, paths, named, exact, by_hand, wait)
         except (ApprovalError, WorkspaceError) as error:
-            self._record("apply.refused", kept.id, {"why": _plain(str(error))[:_MAX_REASON]})
+            self._record("apply.refused", kept.id, {"why": valid_utf8(str(error))[:_MAX_REASON]})
             raise
         told = {"effect": kept.digest, "project": kept.effect.project, "approver": approver, "named": list(named)}
         self._record("apply", kept.id, told)  # what can't be recorded isn't done
         try:
             done = await asyncio.to_thread(partial(self.changes.apply, kept.id, paths, named, exact=exact))
         except WorkspaceError as error:
-            self._record("apply.refused", kept.id, {"why": _plain(str(error))[:_MAX_REASON]})
+            self._record("apply.refused", kept.id, {"why": valid_utf8(str(error))[:_MAX_REASON]})
             raise
         self._record("applied", kept.id, {"paths": _paths(done.applied), "left": len(done.left), "state": done.state})
         return done
@@ -388,7 +389,9 @@ class Projects:
             submission=submission,
             evaluation=evaluation,
             level=ask.level if evaluation.decision is Decision.ALLOW else Level.L4,
-            setting=setting_of("apply", sorted(named), None if paths is None else sorted(paths), exact),
+            configuration_digest=configuration_digest(
+                "apply", sorted(named), None if paths is None else sorted(paths), exact
+            ),
             # The files as they were when it ran: that run has made the effect.
             executed=ExecutedFiles(files=ask.scripts, unbound=ask.unbound),
             effect=effect,
@@ -444,9 +447,9 @@ def to_ask(judged: Judged) -> str:
 
 def _told(restored: Restored, project: str, redactor: Redactor) -> dict[str, Any]:
     """Return a rollback for the audit log. The run chose the names, so they may contain anything."""
-    left = {_plain(path): why for path, why in sorted({**restored.left, **restored.failed}.items())[:_MAX_PATHS]}
+    left = {valid_utf8(path): why for path, why in sorted({**restored.left, **restored.failed}.items())[:_MAX_PATHS]}
     told: dict[str, Any] = redactor.redact_data({"paths": _paths(restored.paths), "left": left})[0]
-    return {"project": _plain(project), **told}
+    return {"project": valid_utf8(project), **told}
 
 
 def _is_still(tree: Tree) -> bool:
@@ -464,8 +467,4 @@ def _redacted(effect: Effect, redactor: Redactor) -> Effect:
 
 
 def _paths(paths: Iterable[str]) -> list[str]:
-    return [_plain(path) for path in sorted(paths)[:_MAX_PATHS]]
-
-
-def _plain(text: str) -> str:
-    return text.encode("utf-8", "backslashreplace").decode()
+    return [valid_utf8(path) for path in sorted(paths)[:_MAX_PATHS]]

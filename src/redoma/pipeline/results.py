@@ -13,6 +13,7 @@ from ..approval import NOBODY, Verdict
 from ..audit import records
 from ..backends.base import Outcome, Repr, exceeded
 from ..lib.errors import AuditError, RedomaError
+from ..lib.text import valid_utf8
 from ..models import (
     Change,
     Denial,
@@ -177,6 +178,8 @@ def requests_shown(requests: tuple[NetworkRequest, ...], redactor: Redactor) -> 
 
 def safe_displays(shown: tuple[Display, ...], redactor: Redactor) -> tuple[tuple[Display, ...], dict[str, int]]:
     """Return displays without secrets in their texts; pictures are unchanged."""
+    if not shown:
+        return (), {}
     counts: dict[str, int] = {}
 
     def safe(content: str | bytes) -> str | bytes:
@@ -194,9 +197,8 @@ def safe_displays(shown: tuple[Display, ...], redactor: Redactor) -> tuple[tuple
 
 
 def _diagnoses(outcome: Outcome, captured: Captured) -> tuple[Diagnosis, ...]:
-    if outcome.status is Status.OK and not any(
-        mark in text for text in (captured.stdout, captured.stderr) for mark in MARKS
-    ):
+    has_mark = any(map(captured.stdout.__contains__, MARKS)) or any(map(captured.stderr.__contains__, MARKS))
+    if outcome.status is Status.OK and not has_mark:
         return ()  # `diagnose` would return the same, but loading its patterns takes longer than most runs
     from ..output.diagnoses import diagnose
 
@@ -234,6 +236,8 @@ def with_safe_names(result: Result, redactor: Redactor) -> Result:
     for change in effect.changes if effect else ():
         names += [change.path, change.old_path, *(v.target for v in (change.before, change.after) if v)]
     names += [*effect.refused, *effect.conflicts] if effect else []
+    if not names:
+        return result
     safe = {name: _safe_name(name, redactor) for name in set(names)} if _has_secret("\n".join(names), redactor) else {}
     if all(name == shown for name, shown in safe.items()):
         return result
@@ -306,7 +310,7 @@ def outcome_record(result: Result, redactor: Redactor) -> dict[str, Any]:
     """Return the `Outcome` of a run as plain data: for returned files their names, sizes and hashes."""
     shown = result.stdout if result.value is None else repr(result.value)
     effect = result.effect
-    files = zip(redactor.redact_data(list(result.files))[0], result.files.values(), strict=True)
+    files = zip(redactor.redact_data(list(result.files))[0], result.files.values(), strict=True) if result.files else ()
     outcome = records.Outcome(
         status=result.status,
         exit_code=result.exit_code,
@@ -402,7 +406,7 @@ def escaped(value: Any) -> Any:
     """Do the same as `encodable`, the slow way: look at each text."""
     match value:
         case str():
-            return value if value.isascii() else value.encode("utf-8", "backslashreplace").decode()
+            return value if value.isascii() else valid_utf8(value)
         case dict():
             return {escaped(key): escaped(item) for key, item in value.items()}
         case list() | tuple():

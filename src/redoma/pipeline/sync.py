@@ -67,8 +67,8 @@ def driven(method: Callable[Concatenate[C, P], Coroutine[Any, Any, T]]) -> Calla
 
 
 def driven_end(method: Callable[[C], Coroutine[Any, Any, None]]) -> Callable[[Driven[C]], None]:
-    """Do the same as `driven` for a method that ends something. A closed executor has already ended everything of its
-    own.
+    """Return the synchronous form of a method that ends something. It ignores that the executor is closed: that has
+    ended everything already.
     """
 
     @functools.wraps(method)
@@ -80,7 +80,7 @@ def driven_end(method: Callable[[C], Coroutine[Any, Any, None]]) -> Callable[[Dr
 
 
 def on_loop(method: Callable[Concatenate[C, P], T]) -> Callable[Concatenate[Driven[C], P], T]:
-    """Do the same as `driven` for a method that waits for nothing but must be called on the loop."""
+    """Return a form of a synchronous method that calls it on the event loop."""
 
     async def called(core: C, /, *args: P.args, **kwargs: P.kwargs) -> T:
         return method(core, *args, **kwargs)
@@ -91,7 +91,7 @@ def on_loop(method: Callable[Concatenate[C, P], T]) -> Callable[Concatenate[Driv
 def wrapped(
     method: Callable[Concatenate[C, P], T], kind: Callable[[T, Executor], D]
 ) -> Callable[Concatenate[Driven[C], P], D]:
-    """Do the same as `driven` for a method that returns an asynchronous object at once: return its synchronous form."""
+    """Return the synchronous form of a method that returns an asynchronous object: it returns a `kind` around that."""
 
     @functools.wraps(method)
     def call(self: Driven[C], /, *args: P.args, **kwargs: P.kwargs) -> D:
@@ -143,6 +143,7 @@ class Executor(Driven[AsyncExecutor]):
         return Session(self, **options)
 
     create_environment = driven(AsyncExecutor.create_environment)
+    update_environment = driven(AsyncExecutor.update_environment)
     resume = driven(AsyncExecutor.resume)
     apply = driven(AsyncExecutor.apply)
     discard = driven(AsyncExecutor.discard)
@@ -256,7 +257,7 @@ def run(code: str, language: Language = "python", **options: Unpack[Options]) ->
         environment: The environment whose packages it finds, in place of those of this interpreter: see `redoma env`.
         packages: Packages that it finds, such as `["pandas"]`: installed when they are first wanted, with approval.
         backend: `"auto"` (the first of jail, docker and monty that can), or one by name: `"lean"` is for containers and
-            weaker than the jail, `"native"` is no sandbox.
+            weaker than the jail, `"native"` is not a sandbox.
         policy: The rules that judge it: `"standard"`, `"script"`, `"strict"`, `"core"`, or `"none"`.
         workspace: `"scratch"` (an empty directory), or `"read-only"`, `"overlay"` or `"direct"` of `project`.
         project: The directory for such a workspace; by default the current one.

@@ -8,7 +8,6 @@ whatever its values contain: an event can't be used to forge a second one, or to
 from __future__ import annotations
 
 import functools
-import json
 import logging
 from logging import ERROR, INFO, WARNING
 
@@ -62,6 +61,8 @@ def plain(value: Value) -> Value:
 
 
 def _shown(value: Value) -> str:
+    import json
+
     if not isinstance(value, str):
         return json.dumps(value)
     # Quoted wherever it could be read as more than one value.

@@ -54,9 +54,9 @@ class _Metric(Generic[T]):
         self.name, self.about, self.labels, self._max_series = name, about, labels, max_series
         self._values: dict[tuple[str, ...], T] = {}
 
-    def _key(self, values: tuple[str, ...]) -> tuple[str, ...]:
-        known = values in self._values or len(self._values) < self._max_series
-        return values if known else (OTHER,) * len(values)
+    def _new_key(self, values: tuple[str, ...]) -> tuple[str, ...]:
+        """Return under which labels to count the first value of a series."""
+        return values if len(self._values) < self._max_series else (OTHER,) * len(values)
 
 
 class Counter(_Metric[int]):
@@ -64,7 +64,7 @@ class Counter(_Metric[int]):
 
     def add(self, *values: str, by: int = 1) -> None:
         with _lock:
-            key = self._key(values)
+            key = values if values in self._values else self._new_key(values)
             self._values[key] = self._values.get(key, 0) + by
 
     def value(self, *values: str) -> int:
@@ -86,7 +86,7 @@ class Histogram(_Metric[tuple[list[int], float]]):
 
     def observe(self, seconds: float, *values: str) -> None:
         with _lock:
-            key = self._key(values)
+            key = values if values in self._values else self._new_key(values)
             counts, total = self._values.get(key) or ([0] * (len(_BUCKETS) + 1), 0.0)
             counts[bisect.bisect_left(_BUCKETS, seconds)] += 1
             self._values[key] = counts, total + seconds
@@ -270,7 +270,9 @@ def serve(address: str = DEFAULT_ADDRESS) -> Server:
     host = host.removeprefix("[").removesuffix("]")
     if not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
         raise InvalidRequest(
-            f"{address!r} is no address", why="it needs a host and a port", next=f"use one such as {DEFAULT_ADDRESS}"
+            f"{address!r} is not an address",
+            why="it needs a host and a port",
+            next=f"use one such as {DEFAULT_ADDRESS}",
         )
     try:
         return Server(host, int(port))

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from ..lib.patterns import pattern
+from ..lib.patterns import lazy_pattern
 from . import metrics
 from .events import ERROR, INFO, WARNING, heard, tell
 from .spans import Span
@@ -35,7 +35,7 @@ _REFUSED = ("forbidden", "denied", "expired")
 _ALARMING = ("alarm", "recovered")
 """Kinds of records that deserve attention."""
 
-_ID = pattern(r"[0-9a-f]{32}")
+_ID = lazy_pattern(r"[0-9a-f]{32}")
 
 _places: dict[str, str] = {}
 """The backend of each run by its id, for a cancelled run, which has no result that names it."""
@@ -74,7 +74,7 @@ def _ended(request: Request, place: str, status: str, result: Result | None, sec
         metrics.REDACTIONS.add(kind, by=count)
     severity = ERROR if status == "failed" else WARNING if status in _REFUSED else INFO
     if not span.live and not heard(severity, "run.ended"):
-        tell(severity, "run.ended")
+        metrics.EVENTS.add("run.ended")
         return
     about: dict[str, Any] = {"backend": place, "seconds": _rounded(seconds)}
     if result is not None:
@@ -121,9 +121,11 @@ def decided(decide: F) -> F:
     @functools.wraps(decide)
     async def told(self: object, judged: Judged) -> Any:
         metrics.DECISIONS.add(judged.evaluation.decision.value)
-        request = judged.request
-        verdict = _verdict(judged.evaluation, judged.level) if heard(INFO, "run.decided") else {}
-        tell(INFO, "run.decided", run=request.id, language=request.language, **verdict)
+        if heard(INFO, "run.decided"):
+            request, verdict = judged.request, _verdict(judged.evaluation, judged.level)
+            tell(INFO, "run.decided", run=request.id, language=request.language, **verdict)
+        else:
+            metrics.EVENTS.add("run.decided")
         return await decide(self, judged)
 
     return cast("F", told)

@@ -19,6 +19,7 @@ from typing import Any, Literal, TypeVar
 import msgspec
 
 from ..lib import files
+from ..lib.types import resolved
 from ..models import Version
 
 NAME = "journal"
@@ -123,7 +124,7 @@ def load(path: Path, kind: type[T]) -> T:
         raise ValueError(error.strerror) from error
     with open(number, "rb") as file:
         try:
-            return msgspec.convert(json.loads(file.read()), type=kind)
+            return msgspec.convert(json.loads(file.read()), type=resolved(kind))
         except RecursionError as error:
             raise ValueError("it is nested too deeply") from error
 

@@ -25,7 +25,7 @@ import msgspec
 
 from ..lib import files
 from ..lib.errors import Conflict, RedomaError, UnknownChanges, WorkspaceError
-from ..lib.patterns import pattern as compiled_later
+from ..lib.patterns import lazy_pattern
 from ..models import Effect
 from ..telemetry import ERROR, WARNING, tell
 from . import copying, journal
@@ -38,7 +38,7 @@ from .transaction import RUN_AGAIN, Journal, Transaction, failure
 State = Literal["kept", "partly", "applied", "undone", "discarded", "broken"]
 
 _MANIFEST = "manifest"
-_ID = compiled_later(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}\Z")
+_ID = lazy_pattern(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}\Z")
 _UNFINISHED = ".new-"
 _DAY = 86400.0
 DONE_DAYS, WAITING_DAYS = 7, 90

@@ -14,7 +14,7 @@ import shlex
 import stat
 from collections.abc import Iterator, Mapping
 
-from ..lib.patterns import pattern
+from ..lib.patterns import lazy_pattern
 from .envrc import sourced
 from .protected import protected
 from .tree import with_parents
@@ -214,8 +214,8 @@ def _read(path: str) -> str:
         return file.read(_MAX_BYTES).decode("utf-8", "surrogateescape")
 
 
-_SECTION = pattern(r"\[\s*([A-Za-z0-9.-]+)[^\]]*\]")
-_ENTRY = pattern(r"\s*([A-Za-z][A-Za-z0-9-]*)\s*=\s*(.*)", re.DOTALL)
+_SECTION = lazy_pattern(r"\[\s*([A-Za-z0-9.-]+)[^\]]*\]")
+_ENTRY = lazy_pattern(r"\s*([A-Za-z][A-Za-z0-9-]*)\s*=\s*(.*)", re.DOTALL)
 
 
 def _values(text: str) -> Iterator[tuple[str, str, str]]:

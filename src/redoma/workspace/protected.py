@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ..lib.errors import WorkspaceError
-from ..lib.patterns import pattern as compiled_later
+from ..lib.patterns import lazy_pattern
 
 # Each pattern matches the path and everything below it. `*` matches any part of one name, `**` any number of names.
 RULES: dict[str, str] = {
@@ -107,7 +107,7 @@ _SHARED = (
 """These hold projects, but are not projects themselves."""
 _CELLS = ("/.project", "/.empty", "/.parts", "/workspace", "/opt/python", "/opt/venv", "/opt/redoma", "/opt/programs")
 """In a cell these paths belong to the cell, and a project keeps its own path there."""
-_WORKTREES = compiled_later(r"/\.(?:claude|cursor)/worktrees/[^/]+")
+_WORKTREES = lazy_pattern(r"/\.(?:claude|cursor)/worktrees/[^/]+")
 """Where agents keep working copies: not configuration, despite the name."""
 
 

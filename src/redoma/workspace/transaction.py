@@ -249,7 +249,7 @@ class Transaction:
             if error.errno == errno.EXDEV:
                 return "it is on another file system"
             if error.errno in _NO_WAY:
-                return "its directory is gone, or is no directory any more"
+                return "its directory is gone, or is no longer a directory"
             return f"it can't be read: {error.strerror}"
         return _difference(step.before, version)
 
