@@ -5,6 +5,8 @@
 One client first: before each run everybody pauses for 10 ms. Then several clients at once, each way for some seconds.
 Then `redoma run 'print(1)'` with the user's own service (`redoma serve --user`) and without, beside `python -c`: whole
 processes, taking turns, with a pause before each in which the service makes its next cell.
+
+It ends with a verdict on each bar, and with status 1 if one is missed.
 """
 
 from __future__ import annotations
@@ -27,6 +29,12 @@ from redoma.frontends.http.store import open_store
 
 CODE = "print(6 * 7)"
 PAUSE = 0.01
+MAX_ADDED = 2.0
+"""Milliseconds that HTTP may add to the median, at one client."""
+MIN_SHARE = 0.7
+"""Part of the library's throughput that HTTP must keep, at several clients."""
+MAX_TIMES = 2.5
+"""How many times `python -c` a `redoma run` may take, with the user's own service."""
 
 
 def one(run: Callable[[], redoma.Result]) -> float:
@@ -57,8 +65,11 @@ def many(make: Callable[[], Callable[[], redoma.Result]], clients: int, seconds:
     return sum(done) / (time.monotonic() - began)
 
 
-def command_line(place: Path, calls: int) -> None:
-    """`redoma run` as a process, with and without the user's own service, beside the interpreter alone."""
+def command_line(place: Path, calls: int) -> float:
+    """`redoma run` as a process, with and without the user's own service, beside the interpreter alone.
+
+    Returns how many times as long as the interpreter it took, with the service.
+    """
     redoma_run = [str(Path(sys.executable).with_name("redoma")), "run", "print(1)"]
     env = {**os.environ, "HOME": str(place), "REDOMA_USER_SOCKET": str(place / "user.sock")}
     ways = {
@@ -83,9 +94,19 @@ def command_line(place: Path, calls: int) -> None:
     for name, found in times.items():
         middle = statistics.median(found)
         print(f"{name:28} p50 {middle:6.1f} ms  {middle / bare:5.2f} of `python -c`")
+    return statistics.median(times["redoma run, with the service"]) / bare
 
 
-def main() -> None:
+def verdict(bars: list[tuple[str, bool]]) -> int:
+    """Print whether each bar is met. Return the status of the process."""
+    one, _, _ = os.getloadavg()
+    print(f"Verdict (load average {one:.1f}, {os.cpu_count()} processors):")
+    for about, is_met in bars:
+        print(f"  {'met   ' if is_met else 'MISSED'} {about}")
+    return 0 if all(is_met for _, is_met in bars) else 1
+
+
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=200)
     parser.add_argument("--clients", type=int, default=8)
@@ -127,8 +148,21 @@ def main() -> None:
                     )
             finally:
                 server.terminate()
-        command_line(Path(place), options.calls)
+        times_bare = command_line(Path(place), options.calls)
+    return verdict(
+        [
+            (f"HTTP adds {added:.2f} ms to the median at one client; at most {MAX_ADDED:g}", added <= MAX_ADDED),
+            (
+                f"{options.clients} clients get {100 * share:.0f}% of the library's rate; at least {MIN_SHARE:.0%}",
+                share >= MIN_SHARE,
+            ),
+            (
+                f"`redoma run` with the service takes {times_bare:.2f} times `python -c`; at most {MAX_TIMES:g}",
+                times_bare <= MAX_TIMES,
+            ),
+        ]
+    )
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

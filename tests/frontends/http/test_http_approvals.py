@@ -42,6 +42,17 @@ def test_a_run_that_needs_approval_goes_on_once_another_key_has_approved(server:
     assert server.ask("POST", path, {"reason": "again"}, key="maria").status == 409
 
 
+def test_the_output_of_an_approved_run_is_told_as_it_comes(server: Serving) -> None:
+    code = "import time; print('early', flush=True); time.sleep(2)"
+    pending = server.ask("POST", "/v1/runs", {"code": code, "limits": {"time": 91}}).json
+    server.ask("POST", f"/v1/approvals/{pending['approval_id']}/approve", {"reason": "fine"}, key="maria")
+    told = [
+        (name, data.get("state") or data.get("text"))
+        for name, data in server.events(f"/v1/runs/{pending['id']}/events")
+    ]
+    assert told.index(("output", "early\n")) < told.index(("state", "done"))
+
+
 def test_the_key_that_asked_cannot_approve_even_if_it_has_the_scope(server: Serving) -> None:
     answer = server.ask("POST", "/v1/runs", {**RISKY, "label": "two"}, key="boss")
     path = f"/v1/approvals/{answer.json['approval_id']}/approve"

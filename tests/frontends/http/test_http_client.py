@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import http.client
 import os
+import socket
 import subprocess
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 import redoma
 from serving import PROGRAM, Serving
@@ -39,7 +44,7 @@ def test_what_is_wrong_is_told_as_by_the_library(server: Serving, client: redoma
             client.run("")
         with pytest.raises(redoma.InvalidRequest, match="unknown option 'tmeout'"):
             client.run("1", tmeout=3)
-        with pytest.raises(redoma.InvalidRequest, match="no address"):
+        with pytest.raises(redoma.InvalidRequest, match="not the address of a service"):
             redoma.connect("localhost:8800", key="k")
     with redoma.connect(server.url, key="rdm_wrong") as stranger:
         with pytest.raises(redoma.ServiceError, match="needs a key") as refused:
@@ -47,6 +52,98 @@ def test_what_is_wrong_is_told_as_by_the_library(server: Serving, client: redoma
         assert refused.value.status == 401
     with pytest.raises(redoma.ServiceError, match="can't be reached"):
         redoma.connect("http://127.0.0.1:1", key="k").run("1")
+
+
+def test_a_connection_that_the_other_side_closed_is_not_used_again() -> None:
+    """As a proxy in front of the service does, or a service that was restarted."""
+    answer = b'HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 16\r\n\r\n{"sessions": []}'
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def answer_and_close() -> None:
+            for _ in range(2):
+                connection, _ = listening.accept()
+                with connection:
+                    connection.recv(65536)
+                    connection.sendall(answer)
+                closed.release()
+
+        listening.settimeout(30)
+        closed = threading.Semaphore(0)
+        serving = threading.Thread(target=answer_and_close)
+        serving.start()
+        try:
+            with redoma.connect(f"http://127.0.0.1:{listening.getsockname()[1]}", key="k") as client:
+                for _ in range(2):
+                    assert client.sessions() == []
+                    assert closed.acquire(timeout=30)
+        finally:
+            serving.join()
+
+
+_ORDINARY = ("content-type: application/json", "x-a: b c; d='e'", "content-length: 3", "content-length: 4", "x-a: b")
+_TELLING = ("connection: close", "connection: keep-alive", "transfer-encoding: chunked", "content-length: +3")
+_ODD = (
+    "Content-Length: 3",
+    "content-length:3",
+    "content-length: 3 ",
+    "x-a : b",
+    "x-a",
+    "x-a:",
+    ": b",
+    "x-a: \xe9",
+    " x-a: b",
+)
+_STATUS = (
+    "HTTP/1.1 200 OK",
+    "HTTP/1.1 503 Service Unavailable",
+    "HTTP/1.1 204 No Content",
+    "HTTP/1.1 304 Not Modified",
+)
+_ODD_STATUS = (
+    "HTTP/1.0 200 OK",
+    "HTTP/1.1 200",
+    "HTTP/1.1 200  so it ",
+    "HTTP/1.1 99 x",
+    "HTTP/1.1 100 Continue",
+    "garbage",
+)
+_HEADS = st.builds(
+    lambda status, length, lines, ends: "".join(
+        line + end for line, end in zip([status, *length, *lines, ""], ends, strict=False)
+    ).encode("latin-1"),
+    st.sampled_from(_STATUS) | st.sampled_from(_STATUS + _ODD_STATUS),
+    st.sampled_from(((), ("content-length: 3",), ("content-length: 3",))),
+    st.lists(st.sampled_from(_ORDINARY + _TELLING) | st.sampled_from(_ORDINARY + _ODD), max_size=3),
+    st.just(["\r\n"] * 6) | st.lists(st.sampled_from(("\r\n", "\r\n", "\n", "\r\n ")), min_size=6, max_size=6),
+)
+
+
+def _as_read_by(kind: Any, sent: bytes) -> Any:
+    reading, writing = socket.socketpair()
+    with reading:
+        with writing:
+            writing.sendall(sent)
+        response = kind(reading, method="POST")
+        try:
+            response.begin()
+            found = (response.status, response.reason, response.version, response.chunked, response.will_close)
+            return found, response.length, response.headers.items(), response.read(), response.isclosed()
+        except (http.client.HTTPException, ValueError) as error:
+            return type(error)
+        finally:
+            response.close()
+
+
+@example(b"HTTP/1.1 200 OK\r\ncontent-length: 3\r\ntransfer-encoding: chunked\r\n\r\n", b"3\r\nabc\r\n0\r\n\r\n")
+@example(b"HTTP/1.1 200 OK\r\ncontent-length: 3\r\nconnection: close\r\n\r\n", b"abc")
+@example(b"HTTP/1.1 200 OK\r\ncontent-length: 3\r\ncontent-length: 5\r\n\r\n", b"abcde")
+@example(b"HTTP/1.1 204 No Content\r\ncontent-length: 3\r\n\r\n", b"abc")
+@settings(max_examples=150, deadline=None)
+@given(_HEADS, st.sampled_from((b"", b"abc", b"abcdef", b"3\r\nabc\r\n0\r\n\r\n")))
+def test_an_answer_is_read_as_by_the_standard_library(head: bytes, body: bytes) -> None:
+    quick = redoma.connect("http://127.0.0.1", key="k").connection().response_class
+    assert quick is not http.client.HTTPResponse
+    assert _as_read_by(quick, head + body) == _as_read_by(http.client.HTTPResponse, head + body)
 
 
 def test_a_stream_and_an_asynchronous_run(client: redoma.Client) -> None:
@@ -105,3 +202,42 @@ def test_the_command_line_runs_there(server: Serving, tmp_path: Path) -> None:
     env["REDOMA_KEY"] = "rdm_wrong"
     refused = call("1")
     assert (refused.returncode, "needs a key" in refused.stderr) == (125, True)
+
+
+def test_args_are_refused_with_a_command_as_by_the_library(client: redoma.Client) -> None:
+    with pytest.raises(redoma.InvalidRequest) as here:
+        redoma.command(["echo", "a"], args=["b"])
+    with client, client.session() as session:
+        for command in (client.command, session.command, session.stream_command):
+            with pytest.raises(redoma.InvalidRequest) as there:
+                command(["echo", "a"], args=["b"])
+            assert str(there.value) == str(here.value)
+        assert client.run("import sys; print(sys.argv[1:])", args=["b"]).stdout == "['b']\n"
+
+
+def test_a_display_there_is_still_marked_as_the_value_here(client: redoma.Client) -> None:
+    code = "class Shown:\n    def _repr_html_(self): return '<b>x</b>'\nShown()"
+    with client, client.session() as session:
+        assert [display.is_value for display in session.run(code).displays] == [True]
+        with session.stream(code) as run:
+            assert [event.is_value for event in run if isinstance(event, redoma.Display)] == [True]
+
+
+async def test_a_session_that_is_closed_while_it_opens_is_ended_there(
+    server: Serving, client: redoma.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, request = threading.Event(), client.request
+
+    def slow(method: str, path: str, *rest: Any, **options: Any) -> Any:
+        asked.set()
+        time.sleep(0.3 if method == "POST" else 0)
+        return request(method, path, *rest, **options)
+
+    monkeypatch.setattr(client, "request", slow)
+    session = client.asynchronous.session(label="closed while it opens")
+    opening = asyncio.create_task(session.open())
+    assert await asyncio.to_thread(asked.wait, 10)
+    await session.aclose()
+    await opening
+    with client:
+        assert not [each for each in client.sessions() if each["label"] == "closed while it opens"]

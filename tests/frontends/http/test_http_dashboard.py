@@ -241,10 +241,10 @@ def test_what_a_run_showed_is_on_its_page_without_rights(server: Serving, boss: 
 
 def test_what_the_monitor_found_is_shown_to_who_reads_everything(server: Serving, boss: Visitor) -> None:
     from redoma.monitor.history import History
-    from redoma.monitor.model import Check, Round, State, Verdict
+    from redoma.monitor.model import Check, CheckResult, Round, State
 
     assert "redoma monitor watch" in boss.get("/checks").body.decode()
-    verdict = Verdict(check="disk", state=State.CRITICAL, found=State.CRITICAL, message="<b>97 % full</b>")
+    verdict = CheckResult(check="disk", state=State.CRITICAL, found=State.CRITICAL, message="<b>97 % full</b>")
     found = Round(time=time.time(), host="here", facts={}, verdicts=(verdict,))
     History(server.state / "monitor.db").add(found, [Check(name="disk", rule="True")])
     page = boss.get("/checks").body.decode()
@@ -386,6 +386,38 @@ def test_code_runs_in_the_playground_and_its_picture_shows(tab: Any) -> None:
     assert page.text_content("[data-status]") == "ok"
     assert "<b>hello</b>" in page.text_content("[data-output]")
     assert page.query_selector("[data-output] b") is None
+
+
+def test_the_example_of_the_playground_shows_its_figure_once(tab: Any) -> None:
+    page = tab("agent").page
+    page.goto(page.url.rstrip("/") + "/playground")
+    page.press("textarea[name=code]", "Control+Enter")
+    page.wait_for_selector("[data-status]:has-text('ok')")
+    wait_for_picture(page, 326)
+    assert page.locator("[data-pictures] > *").count() == 1
+    assert page.text_content("[data-output]") == "sum: 1015\n"
+    page.click("[data-more]")
+    page.wait_for_selector("h2:has-text('Shown')")
+    assert page.locator("main img").count() == 1
+    assert page.locator("h2:has-text('Value')").count() == 0
+
+
+def test_the_playground_waits_for_an_approval_and_then_shows_the_output(server: Serving, tab: Any) -> None:
+    page, maria = tab("agent").page, tab("maria").page
+    page.goto(f"{server.url}/playground")
+    page.fill("textarea[name=code]", "print('said yes')")
+    page.fill("input[name=time]", "73")
+    page.press("textarea[name=code]", "Control+Enter")
+    waits = page.wait_for_selector("[data-waits]:visible")
+    maria.goto(server.url + waits.query_selector("a").get_attribute("href"))
+    maria.fill("textarea[name=reason]", "harmless")
+    maria.click("button:has-text('Approve')")
+    page.wait_for_selector("[data-output]:has-text('said yes')")
+    page.wait_for_selector("[data-status]:has-text('ok')")
+    assert page.query_selector("[data-waits]:visible") is None
+    maria.click("a.row:has-text('said yes')")
+    maria.click("text=See the run")
+    maria.wait_for_selector("pre:has-text('said yes')")
 
 
 def test_figures_show_in_the_playground_and_are_harmless(server: Serving, tab: Any) -> None:

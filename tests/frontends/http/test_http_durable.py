@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
+import subprocess
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
 
 from serving import Serving
 
@@ -45,6 +51,40 @@ def test_a_second_kill_finds_everything_accounted_for(serve: Callable[..., Servi
     states = [server.until(run, "done", "interrupted")["state"] for run in ids]
     assert states.count("interrupted") <= 2
     assert states.count("done") >= 6
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to mount a small file system")
+def test_a_run_that_ends_while_the_disk_is_full_is_stored_when_there_is_room_again(tmp_path: Path) -> None:
+    state = tmp_path / "home" / "state"
+    state.mkdir(parents=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m,mode=700", "none", str(state)], check=True)
+    server = Serving(tmp_path / "home")
+    server.key("agent", "run")
+    try:
+        server.start()
+        run = server.ask("POST", "/v1/runs/async", {"code": "import time; time.sleep(1)"}).json["id"]
+        server.until(run, "running")
+        with suppress(OSError), (state / "filler").open("wb", buffering=0) as filler:
+            while True:
+                filler.write(bytes(4096))
+        refused = server.ask("POST", "/v1/runs/async", {"code": "1"})
+        assert (refused.status, refused.headers["Retry-After"]) == (503, "5")
+        assert server.ask("GET", "/ready", key=None).status == 503
+        time.sleep(2)  # the run ends meanwhile
+        (state / "filler").unlink()
+        server.until(run, "done")
+        deadline = time.monotonic() + 60
+        while server.ask("GET", "/ready", key=None).status != 200:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        server.kill()
+        server.start()
+        assert server.until(run, "done", "interrupted")["state"] == "done"
+        assert server.run("print(1)")["status"] == "ok"
+    finally:
+        if server.process is not None and server.process.poll() is None:
+            server.kill()
+        subprocess.run(["umount", str(state)], check=True)
 
 
 def test_an_idempotency_key_runs_once(serve: Callable[..., Serving]) -> None:

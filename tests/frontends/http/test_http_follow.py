@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 
 import msgspec
 
-from redoma import Config, FakeBackend
-from redoma.config import AuditConfig
 from redoma.frontends.http.bodies import RunBody
-from redoma.frontends.http.service import Job, Row, Service
+from redoma.frontends.http.jobs import Job, follow
+from redoma.frontends.http.run_table import Row
 from redoma.models import Chunk
 
 
-async def test_what_happens_while_a_slow_reader_reads_is_not_missed(tmp_path: Path) -> None:
-    config = Config(audit=AuditConfig(directory=tmp_path / "audit"), state=tmp_path / "state")
-    service = Service(config, backends=[FakeBackend()])
+async def test_what_happens_while_a_slow_reader_reads_is_not_missed() -> None:
     job = Job(Row(id="a" * 32, key="k", mode="stream", created=0.0, body=RunBody(code="1")), durable=False, secrets={})
     seen = []
     async with asyncio.timeout(10):
-        async for name, data in service.follow(job):
+        async for name, data in follow(job, asyncio.Event()):
             seen.append((name, data if name == "result" else data.get("state") or data["text"]))
             # All of it happens between two looks of the reader.
             if data == {"id": "a" * 32, "state": "queued", "note": "", "approval_id": ""}:
@@ -38,4 +34,3 @@ async def test_what_happens_while_a_slow_reader_reads_is_not_missed(tmp_path: Pa
         ("state", "done"),
         ("result", msgspec.Raw(b"{}")),
     ]
-    await service.executor.aclose()

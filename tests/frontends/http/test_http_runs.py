@@ -127,6 +127,21 @@ def test_policy_is_asked_without_running(server: Serving) -> None:
     assert server.ask("POST", "/v1/policy/check", {"code": "1 + 1"}).json["decision"] == "allow"
 
 
+def test_whoever_runs_may_check_by_another_policy_and_not_run_by_it(server: Serving) -> None:
+    """Packs are published with Redoma; a name that is no pack is not looked for on this host."""
+    lax = {"code": "rm -rf build", "language": "bash", "policy": "none"}
+    assert server.ask("POST", "/v1/policy/check", lax).status == 200
+    refused = server.ask("POST", "/v1/runs", lax)
+    assert refused.status == 403
+    assert "choosing a policy" in refused.json["why"]
+    own = str(server.home / "redoma.yaml")
+    for name in (own, "../standard", "/etc/passwd", ""):
+        said = server.ask("POST", "/v1/policy/check", {"code": "1", "policy": name})
+        assert said.status == 422, name
+        assert "/etc" not in said.body.decode()
+        assert str(server.home) not in said.body.decode()
+
+
 def test_the_record_is_searched_and_verified(server: Serving) -> None:
     server.run("print('needle-in-the-record')")
     found = server.ask("GET", "/v1/audit/runs?text=needle-in-the-record", key="auditor").json["runs"]
@@ -141,6 +156,7 @@ def test_the_record_is_searched_and_verified(server: Serving) -> None:
 def test_the_server_says_how_it_is(server: Serving) -> None:
     assert server.ask("GET", "/health", key=None).json["status"] == "ok"
     assert server.ask("GET", "/ready", key=None).status == 200
+    server.run("1")
     metrics = server.ask("GET", "/metrics", key="auditor").body.decode()
     assert 'redoma_runs_total{backend="jail"' in metrics
     assert "redoma_service_slots" in metrics
@@ -160,7 +176,7 @@ def test_the_server_says_how_it_is(server: Serving) -> None:
         ({"argv": [], "language": "command"}, 422, "argument vector"),
         ({"code": "1", "limits": {"time": 10**9}}, 422, "allows 200 at most"),
         ({"code": "1", "limits": {"memory": "1TiB"}}, 422, "at most"),
-        ({"code": "1", "limits": {"memory": "much"}}, 422, "no size"),
+        ({"code": "1", "limits": {"memory": "much"}}, 422, "not a size"),
         ({"code": "1", "files": {"../x": ""}}, 422, "plain relative path"),
         ({"code": "1", "files": {"x": {"base64": "!"}}}, 400, "base64"),
         ({"code": "1", "outputs": ["/etc/*"]}, 422, "bring back"),

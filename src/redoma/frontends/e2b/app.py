@@ -154,7 +154,7 @@ class Endpoint:
             )
         if not key.may("run"):
             raise Problem("permission_denied", "this key lacks the scope run")
-        self._service.take_rate(key)
+        self._service.quotas.take_rate(key)
         return key
 
     # --- data plane ---
@@ -176,7 +176,7 @@ class Endpoint:
             if until and (not until.isdigit() or int(until[:15]) < time.time()):
                 raise Problem("unauthenticated", "signature is already expired")
             sandbox = self.sandboxes.signed(query["signature"], query.get("path", ""), operation, user, until)
-            self._service.take_rate(sandbox.key)
+            self._service.quotas.take_rate(sandbox.key)
         else:
             sandbox = self._sandbox(asked)
         _must_be_the_user(user)
@@ -215,7 +215,7 @@ class Endpoint:
             good = _is(asked.header("e2b-traffic-access-token"), sandbox.traffic_token) or good
         if not good:
             raise Problem("unauthenticated", "the access token is not that of the sandbox")
-        self._service.take_rate(sandbox.key)
+        self._service.quotas.take_rate(sandbox.key)
         return sandbox
 
 

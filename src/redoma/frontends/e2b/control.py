@@ -164,7 +164,7 @@ def _position(token: str) -> tuple[float, str]:
     try:
         return float(at), sandbox
     except ValueError:
-        raise Problem("invalid_argument", "this is no token of a next page") from None
+        raise Problem("invalid_argument", "this is not a token of a next page") from None
 
 
 def _is_wanted(sandbox: Sandbox, query: dict[str, str]) -> bool:
@@ -185,7 +185,7 @@ def _since(text: str) -> float:
     try:
         at = datetime.fromisoformat(text.replace(" ", "+"))  # a plus sign in a query is a space
     except ValueError:
-        raise Problem("invalid_argument", f"{text[:60]!r} is no time") from None
+        raise Problem("invalid_argument", f"{text[:60]!r} is not a time") from None
     return (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
 
 

@@ -296,7 +296,7 @@ async def _must_be_a_directory(sandbox: Sandbox, cwd: str) -> None:
     except (FileNotFoundError, NotADirectoryError):
         raise Problem("invalid_argument", f"cwd '{cwd}' does not exist") from None
     if found.kind not in ("directory", "link"):
-        raise Problem("invalid_argument", f"cwd '{cwd}' is no directory")
+        raise Problem("invalid_argument", f"cwd '{cwd}' is not a directory")
 
 
 async def connect(asked: Asked, sandbox: Sandbox) -> None:

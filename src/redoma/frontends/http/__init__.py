@@ -3,7 +3,7 @@
 Theory of operation. There is one process, one event loop and one `AsyncExecutor`. Every run goes through that executor,
 as runs of the library do, with the caller's key as its requester.
 
-    uvicorn ─▶ server.Connection (time and size of a request)
+    uvicorn ─▶ server.Connection (one clear request at a time; its time and size)
       └─▶ litestar ─▶ access (the request's key and its scopes)   ─▶ routes/ ─▶ service.Service ─▶ AsyncExecutor
                                                                        │            └─▶ store: runs, in SQLite
                                                                        └─▶ dashboard/: the same, as pages
@@ -11,7 +11,11 @@ as runs of the library do, with the caller's key as its requester.
     store      the tables: keys, logins, runs
     keys       create, find and revoke API keys; it does not need litestar, so the command line uses it too
     access     a request's key, its scopes and its rate
-    service    accept, queue, execute, follow and cancel runs, and recover them after a crash
+    service    accept, queue, execute and cancel runs, and recover them after a crash
+    boundary   a caller's request as a submission, and a result as a caller may see it
+    quotas     how much a key may do, and who gets the next slot
+    jobs       a run in this process, and following its events
+    run_table  runs in the database
     sessions   sessions, their copies and their processes: who owns them, and when they end
     bodies     requests and answers as structs
     problems   errors as answers: what, why, next; no path, no secret, no traceback

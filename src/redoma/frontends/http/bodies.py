@@ -5,7 +5,8 @@ Results, evaluations, effects and approvals are those of the library (`models`).
 
 from __future__ import annotations
 
-from datetime import datetime
+import json
+from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -511,3 +512,16 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
     next: str = ""
     code: str = ""
     """For a file operation: the error of its system call, such as `ENOENT`."""
+
+
+def encode(shape: Any) -> bytes:
+    """Return JSON, even if it has file names that are not UTF-8 (as lone surrogates)."""
+    try:
+        return msgspec.json.encode(shape)
+    except UnicodeEncodeError:
+        return json.dumps(msgspec.to_builtins(shape)).encode()
+
+
+def moment(seconds: float) -> datetime:
+    """Return a Unix time as a `datetime` in UTC."""
+    return datetime.fromtimestamp(seconds, UTC)

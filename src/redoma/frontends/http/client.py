@@ -17,6 +17,8 @@ import functools
 import http.client
 import json
 import os
+import re
+import select
 import socket
 import ssl
 import threading
@@ -33,6 +35,8 @@ from redoma.lib.errors import InvalidRequest, ServiceError
 from redoma.lib.text import did_you_mean
 from redoma.models import Chunk, Display, Result, Status
 
+from ...lib.types import resolved
+
 if TYPE_CHECKING:
     from .client_sessions import AsyncRemoteSession, RemoteSession
 
@@ -46,6 +50,7 @@ _OPTIONS = (
 PICTURES = ("image/png", "image/jpeg")
 """Types of displays whose content is bytes."""
 _FIRST_LOOK, _MAX_PAUSE = 0.05, 1.0  # seconds between polls of a run, doubled each time
+_RESULT = msgspec.json.Decoder(resolved(Result))
 _MAX_IDLE = 10.0
 """Seconds of idleness after which a connection is not used again: the server closes it soon after."""
 
@@ -74,10 +79,14 @@ class Client:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https", "unix") or not (parts.hostname or parts.path):
             raise InvalidRequest(
-                f"{url!r} is no address of a service", why="it needs a scheme and a host", next="use http://HOST:PORT"
+                f"{url!r} is not the address of a service",
+                why="it needs a scheme and a host",
+                next="use http://HOST:PORT",
             )
         if not key.isascii() or not key.isprintable() or not key:
-            raise InvalidRequest("this is no key", why="a key has visible characters only", next="use the key's text")
+            raise InvalidRequest(
+                "this is not a key", why="a key has visible characters only", next="use the key's text"
+            )
         self._parts, self._key, self._timeout = parts, key, timeout
         self._local, self._lock = threading.local(), threading.Lock()
         self._open: set[http.client.HTTPConnection] = set()
@@ -107,7 +116,8 @@ class Client:
         return self._run({"argv": list(argv), "language": "command"}, options)
 
     def _run(self, what: dict[str, Any], options: dict[str, Any]) -> Result:
-        result = result_of(self.request("POST", "/v1/runs", _body(what, options)))
+        data, _ = self.fetch("POST", "/v1/runs", _body(what, options))
+        result = _decoded(data)
         return result if options.get("wait") is False else self._decided(result)
 
     def _decided(self, result: Result) -> Result:
@@ -185,6 +195,17 @@ class Client:
             with self._lock:
                 self._open.discard(held)
 
+    def _drop_if_stale(self) -> None:
+        """Close the connection of this thread if the service has closed it, or is about to."""
+        held: http.client.HTTPConnection | None = getattr(self._local, "connection", None)
+        if held is None or held.sock is None:
+            return
+        idle = time.monotonic() - getattr(self._local, "used", 0.0)
+        arrived = select.poll()
+        arrived.register(held.sock, select.POLLIN)
+        if idle > _MAX_IDLE or arrived.poll(0):  # the service sends nothing between two requests: it has closed it
+            self._drop()
+
     def __enter__(self) -> Client:
         return self
 
@@ -204,8 +225,7 @@ class Client:
 
         Raises `InvalidRequest` or `ServiceError`.
         """
-        if time.monotonic() - getattr(self._local, "used", 0.0) > _MAX_IDLE:
-            self._drop()
+        self._drop_if_stale()
         connection: http.client.HTTPConnection | None = getattr(self._local, "connection", None)
         if connection is None:
             connection = self._local.connection = self.connection()
@@ -248,8 +268,8 @@ class Client:
         host = parts.hostname or ""
         if parts.scheme == "https":
             context = ssl.create_default_context()
-            return http.client.HTTPSConnection(host, parts.port, timeout=self._timeout, context=context)
-        return http.client.HTTPConnection(host, parts.port, timeout=self._timeout)
+            return _Secure(host, parts.port, timeout=self._timeout, context=context)
+        return _Connection(host, parts.port, timeout=self._timeout)
 
     def unreachable(self, error: Exception) -> ServiceError:
         """Return the error to raise if the service can't be reached."""
@@ -258,8 +278,66 @@ class Client:
         return ServiceError(f"the service at {where} can't be reached", why=why, next="start it with `redoma serve`")
 
 
-class _Unix(http.client.HTTPConnection):
-    """HTTP over a Unix socket."""
+_PLAIN_HEAD = re.compile(rb"HTTP/1\.1 ([2-5][0-9]{2}) ([!-~ ]*)\r\n((?:[a-z-]+: [!-~]+(?: [!-~]+)*\r\n)+)\r\n")
+"""The head of an answer as `redoma serve` sends it."""
+
+
+class _Response(http.client.HTTPResponse):
+    """An answer; if its head is plain, it is not read by the slow parser for e-mail that the standard library uses."""
+
+    def begin(self) -> None:
+        reader: Any = self.fp  # a `BufferedReader`
+        headers: Any = self.headers  # None until the head was read
+        found = _PLAIN_HEAD.match(reader.peek()) if headers is None else None
+        if found is None or not self._has_begun(int(found[1]), found[2].decode(), found[3].decode()):
+            super().begin()
+        else:
+            reader.read(found.end())
+
+    def _has_begun(self, status: int, reason: str, lines: str) -> bool:
+        """Set what `HTTPResponse.begin` would set. Return False if the body's end is not given by its length alone."""
+        headers = http.client.HTTPMessage()
+        for line in lines.splitlines():
+            headers.set_raw(*line.split(": ", 1))
+        length = headers.get_all("content-length", [])
+        unusual = "connection" in headers or "transfer-encoding" in headers or status in (204, 304)
+        if unusual or len(length) != 1 or not length[0].isdigit():
+            return False
+        self.headers = self.msg = headers
+        self.code = self.status = status
+        self.reason, self.version = reason.strip(), 11
+        self.chunked, self.will_close, self.length = False, False, int(length[0])
+        return True
+
+
+class _Connection(http.client.HTTPConnection):
+    """A connection that sends a request in one piece: in two, the server has to wake up twice."""
+
+    response_class = _Response
+    _held: list[Any] | None = None
+
+    def request(self, *args: Any, **options: Any) -> None:
+        self._held = []
+        try:
+            super().request(*args, **options)
+            pieces = self._held
+        finally:
+            self._held = None
+        self.send(b"".join(pieces))
+
+    def send(self, data: Any) -> None:
+        if self._held is None:
+            super().send(data)
+        else:
+            self._held.append(data)
+
+
+class _Secure(_Connection, http.client.HTTPSConnection):
+    """The same over TLS."""
+
+
+class _Unix(_Connection):
+    """The same over a Unix socket."""
 
     def __init__(self, path: str, timeout: float) -> None:
         super().__init__("localhost", timeout=timeout)
@@ -326,7 +404,6 @@ class RemoteRun:
         self._client, self._body, self._wait = client, body, wait
         self._result: Result | None = None
         self._lines: EventLines | None = None
-        self.altered: frozenset[str] = frozenset()
 
     @property
     def result(self) -> Result:
@@ -545,13 +622,23 @@ def _body(what: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
     body |= {name: list(options[name]) for name in ("network", "outputs", "packages", "require") if options.get(name)}
     if limits:
         body["limits"] = limits
-    if options.get("args"):
-        body["argv"] = list(options["args"])
+    add_args(body, options)
     if options.get("stdin"):
         body["stdin"] = content_of(options["stdin"])
     if options.get("files"):
         body["files"] = files_of(options["files"])
     return body
+
+
+def add_args(body: dict[str, Any], options: Mapping[str, Any]) -> None:
+    """Add the option `args` to the body of a run. Raises `InvalidRequest` if the run is a command."""
+    if not options.get("args"):
+        return
+    if body["language"] == "command":
+        from ...pipeline.intake import args_with_command
+
+        raise args_with_command()
+    body["argv"] = list(options["args"])
 
 
 def must_be_known(options: Mapping[str, Any], known: Iterable[str]) -> None:
@@ -597,31 +684,48 @@ def _json(data: bytes) -> Any:
     try:
         return json.loads(data)
     except ValueError as error:
-        raise ServiceError("the answer can't be read", why="it is no JSON", next="check the address") from error
+        raise ServiceError("the answer can't be read", why="it is not JSON", next="check the address") from error
 
 
 def result_of(shape: Any) -> Result:
     """Return the `Result` that a service sent. Raises `ServiceError` if it is malformed."""
     try:
-        result = msgspec.convert(shape, Result)
+        return _with_pictures(msgspec.convert(shape, resolved(Result)))
     except msgspec.ValidationError as error:
         raise ServiceError("the answer can't be read", why=str(error), next="use a client of its version") from error
+
+
+def _decoded(data: bytes) -> Result:
+    """Return the `Result` in a service's answer. Raises `ServiceError` if it is malformed."""
+    try:
+        return _with_pictures(_RESULT.decode(data))
+    except msgspec.MsgspecError:  # not this type; or JSON that msgspec does not take: lone surrogates
+        return result_of(_json(data))
+
+
+def _with_pictures(result: Result) -> Result:
     if not result.displays:
         return result
-    return msgspec.structs.replace(result, displays=tuple(display_of(display.data) for display in result.displays))
+    return msgspec.structs.replace(result, displays=tuple(map(_with_bytes, result.displays)))
 
 
-def display_of(data: Mapping[str, Any]) -> Display:
+def display_of(shape: Any) -> Display:
     """Return a display that a service sent, with pictures decoded from base64. Raises `ServiceError`."""
     try:
-        return Display(
-            data={
-                kind: base64.b64decode(content, validate=True) if kind in PICTURES else content
-                for kind, content in data.items()
-            }
-        )
+        return _with_bytes(msgspec.convert(shape, resolved(Display)))
+    except msgspec.ValidationError as error:
+        raise ServiceError("the answer can't be read", why=str(error), next="use a client of its version") from error
+
+
+def _with_bytes(display: Display) -> Display:
+    try:
+        data = {
+            kind: base64.b64decode(content, validate=True) if kind in PICTURES else content
+            for kind, content in display.data.items()
+        }
     except (ValueError, TypeError) as error:
-        raise ServiceError("the answer can't be read", why="a picture is no base64", next="report it") from error
+        raise ServiceError("the answer can't be read", why="a picture is not base64", next="report it") from error
+    return msgspec.structs.replace(display, data=data)
 
 
 def _refused(status: int, data: bytes, retry: str) -> Exception:

@@ -19,6 +19,7 @@ import msgspec
 
 from ...exec import AsyncProcess, Output
 from ...lib.errors import InvalidRequest, RedomaError, Refused, ServiceError
+from ...lib.types import resolved
 from ...models import Chunk, Effect, Isolation, Language, Result
 from ...pipeline.loop import SharedLoop
 from ...pipeline.sync import Driven, Executor, driven, driven_end
@@ -43,10 +44,6 @@ _RUN_PLAIN = ("charts", "context", "cwd", "env", "expect", "label", "policy", "r
 _CALLBACKS = ("on_stdout", "on_stderr", "on_result")
 _PROCESS_OPTIONS = ("timeout", "policy", "reason", "label")
 _RUN_OPTIONS = (*_RUN_PLAIN, "args", "limits", "stdin", "timeout", *_CALLBACKS)
-
-
-async def _in_thread(call: Any) -> Any:
-    return await asyncio.to_thread(call)
 
 
 class AsyncRemoteSession:
@@ -85,7 +82,7 @@ class AsyncRemoteSession:
             if self._closed:
                 raise ServiceError("the session has ended", why="it was closed", next="open another")
             if self._shown is None:
-                self._shown = await _in_thread(lambda: self.client.request("POST", "/v1/sessions", self._body))
+                self._shown = await asyncio.to_thread(self.client.request, "POST", "/v1/sessions", self._body)
 
     async def show(self) -> Any:
         """Fetch and return the session's state, why it ended, and when it was last used."""
@@ -155,9 +152,11 @@ class AsyncRemoteSession:
     async def aclose(self) -> None:
         """End the session; nothing of it is left when this returns. Safe to call twice."""
         closed, self._closed = self._closed, True
-        if self._shown is not None and not closed:
+        async with self._opening:  # another task may be opening it: then there is a session to end
+            if self._shown is None or closed:
+                return
             try:
-                await _in_thread(lambda: self.client.request("DELETE", f"/v1/sessions/{self.id}"))
+                await asyncio.to_thread(self.client.request, "DELETE", f"/v1/sessions/{self.id}")
             except ServiceError as error:
                 if error.status != 404:  # 404: the service has forgotten it
                     raise
@@ -172,13 +171,13 @@ class AsyncRemoteSession:
     async def ask(self, method: str, below: str, body: Any = None) -> Any:
         """Send a request about the session and return the JSON answer. Opens the session if needed."""
         await self.open()
-        return await _in_thread(lambda: self.client.request(method, f"/v1/sessions/{self.id}{below}", body))
+        return await asyncio.to_thread(self.client.request, method, f"/v1/sessions/{self.id}{below}", body)
 
     async def fetch(self, method: str, below: str) -> tuple[bytes, Any]:
         """Send a request like `ask`, and return the raw body and the headers of the answer."""
         await self.open()
         path = f"/v1/sessions/{self.id}{below}"
-        return cast("tuple[bytes, Any]", await _in_thread(lambda: self.client.fetch(method, path)))
+        return cast("tuple[bytes, Any]", await asyncio.to_thread(self.client.fetch, method, path))
 
     # --- runs ---
 
@@ -246,14 +245,14 @@ class AsyncRemoteSession:
             body["terminal"] = {"rows": rows, "columns": columns}
         shown = await self.ask("POST", "/processes", body)
         if shown["state"] == "done" and not shown["pid"]:
-            result = await _in_thread(lambda: self.client.wait(shown["id"]))
+            result = await asyncio.to_thread(self.client.wait, shown["id"])
             raise Refused("the session did not run the command", result)
         return AsyncRemoteProcess(self, shown)
 
 
 def _read(shape: Any, kind: type[T]) -> T:
     try:
-        return msgspec.convert(shape, kind)
+        return msgspec.convert(shape, resolved(kind))
     except msgspec.ValidationError as error:
         raise ServiceError("the answer can't be read", why=str(error), next="use a client of its version") from error
 
@@ -263,8 +262,7 @@ def _run_body(what: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
     body = what | {name: options[name] for name in _RUN_PLAIN if options.get(name)}
     if limits := plain.limits_of(options):
         body["limits"] = limits
-    if options.get("args"):
-        body["argv"] = list(options["args"])
+    plain.add_args(body, options)
     if options.get("stdin"):
         body["stdin"] = plain.content_of(options["stdin"])
     return body
@@ -292,11 +290,11 @@ class AsyncRemoteSessionRun:
             session = self._session
             await session.open()
             path = f"/v1/sessions/{session.id}/run/stream"
-            self._lines = await _in_thread(lambda: plain.EventLines(session.client, path, self._body))
+            self._lines = await asyncio.to_thread(plain.EventLines, session.client, path, self._body)
         lines = self._lines
         while not self._over:
             try:
-                found = await _in_thread(lambda: next(lines, None))
+                found = await asyncio.to_thread(next, lines, None)
             except asyncio.CancelledError:
                 await self.aclose()
                 raise
@@ -307,7 +305,7 @@ class AsyncRemoteSessionRun:
             if name == "output":
                 return Chunk(data["stream"], data["text"])
             if name == "display":
-                return plain.display_of(data["data"])
+                return plain.display_of(data)
             if name == "result":
                 self._result = plain.result_of(data)
             elif name == "state":
@@ -352,7 +350,7 @@ class AsyncRemoteProcess(AsyncProcess):
 
     async def _follow(self) -> Result:
         events: asyncio.Queue[tuple[str, Any] | Exception | None] = asyncio.Queue()
-        lines = await _in_thread(lambda: plain.EventLines(self._session.client, f"/v1/runs/{self.id}/events"))
+        lines = await asyncio.to_thread(plain.EventLines, self._session.client, f"/v1/runs/{self.id}/events")
         loop = asyncio.get_running_loop()
         # A separate thread: the loop's pool is small, and this one waits as long as the process lives.
         threading.Thread(target=_pass_on, args=(lines, loop, events.put_nowait), daemon=True).start()
@@ -404,7 +402,7 @@ class AsyncRemoteProcess(AsyncProcess):
         """End it if it still runs. Safe to call twice."""
         if not self.started().done():
             with suppress(ServiceError):  # the session has ended, and the process with it
-                await _in_thread(lambda: self._session.client.cancel(self.id))
+                await asyncio.to_thread(self._session.client.cancel, self.id)
         await super().close()
 
     async def _tell(self, what: str, body: Any) -> None:

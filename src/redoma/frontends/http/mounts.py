@@ -2,7 +2,7 @@
 
 `MOUNTS` names the modules. Each has a function `mount(service) -> Mount`, which is called once, before the service is
 started. The application has to check itself who may do what: `service.keys.authenticate(text)` finds the key that was
-sent, and `service.take_rate(key)` counts the request.
+sent, and `service.quotas.take_rate(key)` counts the request.
 """
 
 from __future__ import annotations

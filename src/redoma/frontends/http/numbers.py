@@ -60,7 +60,7 @@ def _memory() -> tuple[int, int]:
     for entry in os.listdir("/proc"):
         if entry.isdigit():
             try:
-                parents[int(entry)] = int(Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()[1])
+                parents[int(entry)] = int(Path(f"/proc/{entry}/stat").read_bytes().rpartition(b")")[2].split()[1])
             except OSError:  # it has ended
                 continue
     mine, below = os.getpid(), 0

@@ -34,7 +34,7 @@ _ERRORS = {
     404: "There is no such thing, or this key may not see it.",
     409: "It is not in a state in which that can be done.",
     413: "The request is too large.",
-    415: "The request is no JSON.",
+    415: "The request is not JSON.",
     422: "The request makes no sense.",
     429: "Too many requests: see `Retry-After`.",
     503: "Not now: see `Retry-After`.",
@@ -95,7 +95,7 @@ def name_of(handler: HTTPRouteHandler) -> str:
 
 
 def _operation(handler: HTTPRouteHandler, known: dict[Any, Any]) -> dict[str, Any]:
-    guarded = bool(handler.guards)
+    guarded = handler.before_request is not None
     operation: dict[str, Any] = {
         "tags": list(handler.tags or ()),
         "summary": handler.summary,

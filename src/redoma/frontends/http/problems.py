@@ -77,6 +77,11 @@ def too_many(why: str, retry: int = 1) -> Answered:
     return Answered(429, "too many requests", why=why, next="try again later", retry=max(1, retry))
 
 
+def stopping() -> Answered:
+    """Return the error for what the server no longer begins because it is stopping (503)."""
+    return Answered(503, "the server is stopping", next="try again later", retry=5)
+
+
 def problem_of(error: Exception) -> tuple[int, Problem, int]:
     """Return the status, the answer, and the seconds after which to try again (0: none given)."""
     match error:
@@ -85,9 +90,7 @@ def problem_of(error: Exception) -> tuple[int, Problem, int]:
             return error.status, said, error.retry
         case InvalidRequest():
             return 422, _told(error), 0
-        case Conflict():
-            return 409, _told(error), 0
-        case ApprovalError() | WorkspaceError():
+        case Conflict() | ApprovalError() | WorkspaceError():
             return 409, _told(error), 0
         case BackendUnavailable():  # what this host lacks; results of runs name it too
             return 503, _told(error), 60

@@ -9,13 +9,14 @@ import logging
 import signal
 import socket
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import h11
+import httptools
 import uvicorn
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.flow_control import FlowControl
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from ...lib.errors import ConfigError, InvalidRequest
 from ...lib.unix_socket import listen_private
@@ -30,35 +31,135 @@ _REQUEST_SECONDS = 30.0
 _MAX_HEADERS = 32 << 10
 _MAX_PIECE = 16 << 10
 """Maximum bytes read from one connection in one turn of the event loop: parsing many tiny chunks is slow."""
+_MAX_IGNORED = 64 << 10
+"""Bytes that are still read of a body whose request was answered before they came (a refused key, say): to close
+at once would cost the client its connection, and may cost it the answer."""
 _MAX_CONNECTIONS = 1000
 _EVENTS = 3.0
 """Seconds that connections get to close, in addition to the time that runs get to end."""
 
 
-class Connection(H11Protocol):
-    """A client's connection.
+class Connection(HttpToolsProtocol):
+    """A client's connection. On top of uvicorn's own, it makes sure of this:
 
-    h11 parses requests strictly, so that two parsers can't disagree about where a request ends. A connection whose
-    request does not arrive in time is dropped, so that slow clients can't hold connections.
+    - Two parsers can't disagree about where a request ends: see `_must_be_clear`, and llhttp's own strict checks.
+    - A request has a bounded head, bounded trailers, and a bounded time to arrive: slow clients hold no connections.
+    - A client that sends several requests at once has one of them answered at a time, and the rest are not read.
     """
 
     _timer: asyncio.TimerHandle | None = None
+    _left: int | None = None
+    """Bytes to come of the body of a request that offered another protocol, such as h2c: llhttp leaves them to us. The
+    request is answered as if it had not, and is the connection's last: what follows it is not read."""
+    _head_is_complete = False
+    _head_size = 0
+    """Bytes of the request's header and trailer fields so far."""
+    _ignored = 0
+    """Bytes received of a body after its request was answered."""
+    _unread = 0
+    """Bytes received since the parser last reported a complete head, a part of a body or the end of a request."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # uvicorn's own signature
         transport.max_size = _MAX_PIECE  # type: ignore[attr-defined] # asyncio's default is 256 KiB
-        super().connection_made(transport)
+        super().connection_made(_Joined(transport, self.loop))  # type: ignore[arg-type] # it has what uvicorn uses
+        self.flow = _Flow(self.transport, self)
         self._watch()
 
     def data_received(self, data: bytes) -> None:
-        super().data_received(data)
-        self._watch()
+        self._unset_keepalive_if_required()
+        self._unread += len(data)
+        before = self._unread
+        try:
+            if self._left is None:
+                self.parser.feed_data(data)
+            else:
+                self._take(data)
+        except httptools.HttpParserUpgrade as offer:
+            self._take(data[offer.args[0] :])
+        except httptools.HttpParserError:
+            self.send_400_response("The request can't be read.")
+        if self._unread == before > _MAX_HEADERS:  # a header, a trailer or an extension of a chunk that does not end
+            self.send_400_response("The request's header is too large.")
+        if not self.transport.is_closing():
+            self._watch()
+
+    def _take(self, data: bytes) -> None:
+        part = data[: self._left]
+        self._left = (self._left or 0) - len(part)
+        if self.cycle.more_body:
+            self.on_body(part)
+        if self.cycle.more_body and not self._left:
+            super().on_message_complete()
+        self._unread = 0
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_watching()
         super().connection_lost(exc)
 
+    # --- what the parser reports; an error raised in here is answered with 400 ---
+
+    def on_message_begin(self) -> None:
+        self._head_is_complete, self._head_size, self._ignored = False, 0, 0
+        super().on_message_begin()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._head_size += len(name) + len(value) + 4
+        if self._head_size > _MAX_HEADERS:
+            raise ValueError("the header is too large")
+        if not self._head_is_complete:  # a trailer is dropped: it must not pass for a header that was checked
+            super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        self._unread, self._head_is_complete = 0, True
+        _must_be_clear(self.parser.get_http_version(), self.headers)
+        super().on_headers_complete()
+        if self.parser.should_upgrade():
+            given = dict(self.headers)
+            if b"transfer-encoding" in given:
+                raise ValueError("chunks after an offer of another protocol")
+            self._left, self.cycle.keep_alive = int(given.get(b"content-length", b"0")), False
+
+    def on_body(self, body: bytes) -> None:
+        self._unread = 0
+        if self.cycle.response_complete:
+            self._ignored += len(body)
+            if self._ignored > _MAX_IGNORED:
+                self.transport.close()
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._unread = 0
+        if self._left is None:
+            super().on_message_complete()
+        if self.cycle.response_complete:  # it was answered early, and is over only now
+            self.cycle.more_body = False
+            self._stop_watching()
+
+    def send_400_response(self, msg: str) -> None:
+        now = self.cycle
+        is_own = now is not None and now.more_body and not now.response_started and not self.pipeline
+        if now is None or now.response_complete or is_own:
+            super().send_400_response(msg)
+        else:  # it would be read as the answer to a request before
+            self.transport.abort()
+
+    def on_response_complete(self) -> None:
+        answered_early = not self.pipeline and self.cycle.more_body
+        self.transport.flush()  # type: ignore[attr-defined] # see `_Joined`
+        super().on_response_complete()
+        if answered_early and int(dict(self.headers).get(b"content-length", b"0")) > _MAX_IGNORED:
+            self.transport.close()
+
+    # --- the time a request may take to arrive ---
+
+    @property
+    def _is_answering(self) -> bool:
+        """Whether a complete request is being answered, or waits for that."""
+        now = self.cycle
+        return bool(self.pipeline) or (now is not None and not now.more_body and not now.response_complete)
+
     def _watch(self) -> None:
-        if self.conn.their_state not in (h11.IDLE, h11.SEND_BODY):
+        if self._is_answering:
             self._stop_watching()
         elif self._timer is None:
             self._timer = self.loop.call_later(_REQUEST_SECONDS, self._too_slow)
@@ -70,8 +171,62 @@ class Connection(H11Protocol):
 
     def _too_slow(self) -> None:
         self._timer = None
-        if self.conn.their_state in (h11.IDLE, h11.SEND_BODY):
+        if not self._is_answering:
             self.transport.abort()
+
+
+class _Joined:
+    """A transport that sends what is written in one turn of the event loop at once: an answer's head and its body."""
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport, self._loop = transport, loop
+        self._held: list[bytes] = []
+
+    def write(self, data: bytes) -> None:
+        if not self._held:
+            self._loop.call_soon(self.flush)
+        self._held.append(data)
+
+    def flush(self) -> None:
+        """Send what was written."""
+        if self._held:
+            held, self._held = self._held, []
+            self._transport.write(b"".join(held))
+
+    def close(self) -> None:
+        self.flush()
+        self._transport.close()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+
+class _Flow(FlowControl):
+    """uvicorn's flow control; it does not read on while requests of the connection wait for their turn."""
+
+    def __init__(self, transport: asyncio.Transport, connection: Connection) -> None:
+        super().__init__(transport)
+        self._connection = connection
+
+    def resume_reading(self) -> None:
+        if not self._connection.pipeline:
+            super().resume_reading()
+
+
+def _must_be_clear(version: str, headers: Sequence[tuple[bytes, bytes]]) -> None:
+    """Raise `ValueError` for a request that another server could read differently, where llhttp does not.
+
+    llhttp itself refuses unclear lengths and encodings, spaces before a colon, folded lines and bare line feeds.
+    """
+    names = [name for name, _ in headers]
+    if version not in ("1.0", "1.1"):
+        raise ValueError("neither HTTP/1.0 nor HTTP/1.1")
+    hosts = names.count(b"host")
+    if hosts > 1 or (version == "1.1" and not hosts):
+        raise ValueError("not one host")
+    encodings = [value.strip().lower() for name, value in headers if name == b"transfer-encoding"]
+    if encodings and (version == "1.0" or encodings != [b"chunked"]):  # another server may look for a length instead
+        raise ValueError("an encoding other than chunked, or in HTTP/1.0")
 
 
 class _Server(uvicorn.Server):
@@ -133,7 +288,7 @@ def is_local(host: str) -> bool:
         return ipaddress.ip_address("127.0.0.1" if host == "localhost" else host).is_loopback
     except ValueError:
         raise InvalidRequest(
-            f"{host!r} is no address", why="the service listens on an address", next="use one such as 127.0.0.1"
+            f"{host!r} is not an address", why="the service listens on an address", next="use one such as 127.0.0.1"
         ) from None
 
 
@@ -201,7 +356,6 @@ def serve(
             proxy_headers=False,
             server_header=False,
             limit_concurrency=_MAX_CONNECTIONS,
-            h11_max_incomplete_event_size=_MAX_HEADERS,
             timeout_keep_alive=15,
             timeout_graceful_shutdown=int(service.settings.drain + _EVENTS),
         )

@@ -4,149 +4,48 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import json
 import os
 import re
 import time
-from collections.abc import AsyncIterator, Iterable, Iterator
-from contextlib import asynccontextmanager, nullcontext, suppress
-from datetime import UTC, datetime
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ...approval import Ledger
-from ...audit import AuditLog
 from ...backends.base import Backend
 from ...config import Config
 from ...exec import AsyncOutput
 from ...lib import files
-from ...lib.errors import ConfigError, InvalidRequest, RedomaError, Refused
-from ...lib.sqlite import NAME as APPROVALS
-from ...lib.sqlite import Store
-from ...models import Chunk, Display, Limits, Result, Status, Stream, Submission
+from ...lib.errors import ConfigError, InvalidRequest, RedomaError, Refused, StoreError
+from ...models import Chunk, Result, Status, Stream, Submission
 from ...pipeline.executor import AsyncExecutor
-from ...pipeline.intake import Options
 from ...telemetry import ERROR, INFO, tell
-from ..shapes import result_json
-from .bodies import Mode, ProcessBody, RunBody, RunState, SessionRunBody, SomeLimits, content
+from .bodies import Mode, ProcessBody, RunBody, SessionRunBody
+from .boundary import Boundary
+from .jobs import Job, complete, row_of
 from .keys import Key, Keys
 from .numbers import Numbers
-from .problems import Answered, no_key, not_allowed, not_found, too_many, without_paths
+from .problems import Answered, no_key, not_allowed, not_found, stopping, without_paths
+from .quotas import Quotas
+from .run_table import Row, RunTable
 from .sessions import Held, Sessions
 from .store import open_store
 
 if TYPE_CHECKING:
-    import sqlite3
-
-    from ...sessions.session import AsyncSessionProcess, AsyncSessionRun
+    from ...approval import Ledger
+    from ...sessions.session import AsyncSessionProcess
 
 _FLUSH = 0.5
 """Seconds between batched writes of runs that are not durable."""
+_MAX_UNWRITTEN = 1000
+"""Runs that are kept in memory while the database can't be written; above it, the oldest are given up."""
 _LOOK = 0.5
 """Seconds between checks for answers to the approvals that runs wait for."""
 _PRUNE = 60.0
-MAX_KEPT = 1 << 30
-"""Maximum bytes of stored requests and results; above it, the oldest ended runs are deleted."""
 _ID = re.compile(r"[0-9a-f]{32}\Z")
 _IDEMPOTENCY = re.compile(r"[\x21-\x7e]{1,200}\Z")
-_FACTOR = 10
-"""A caller may request up to this many times a configured limit, unless `server.max_limits` sets another maximum."""
 _STOPPED = "the server was stopped while it ran"
-_MAX_HELD = 8
-"""The runs of one key that wait may together be this many times as large as `server.max_body`."""
-_MAX_LISTED = 16 << 10
-"""Maximum bytes of a request that a list reads whole; of a larger one, it reads only the fields that it shows."""
-_ENDED: tuple[RunState, ...] = ("done", "cancelled", "interrupted")
-
-
-_TEXT = "CAST(body AS TEXT)"
-_SHORT = f"""CASE WHEN length(body) <= {_MAX_LISTED} THEN body ELSE json_object(
-    'label', coalesce(json_extract({_TEXT}, '$.label'), ''),
-    'code', substr(coalesce(json_extract({_TEXT}, '$.code'), ''), 1, 1000),
-    'argv', json_array(substr(coalesce(json_extract({_TEXT}, '$.argv[0]'), ''), 1, 1000)),
-    'language', coalesce(json_extract({_TEXT}, '$.language'), 'python'),
-    'workspace', coalesce(json_extract({_TEXT}, '$.workspace'), 'scratch')) END"""
-"""SQL for a run's request, cut to what a list shows, because callers choose how long a request is."""
-
-
-class Row(msgspec.Struct, kw_only=True):
-    """A run as stored in the database."""
-
-    id: str
-    key: str
-    mode: Mode
-    state: RunState = "queued"
-    status: str = ""
-    created: float
-    started: float | None = None
-    ended: float | None = None
-    body: RunBody
-    secrets: tuple[str, ...] = ()
-    """Names only; the values are not stored."""
-    result: bytes | None = None
-    approval: str = ""
-    note: str = ""
-    session: str = ""
-    idempotency: str = ""
-    digest: str = ""
-
-    @property
-    def is_over(self) -> bool:
-        """Whether the run has ended."""
-        return self.state in _ENDED
-
-
-class Job:
-    """A run that this process executes, or that waits for an approval."""
-
-    def __init__(self, row: Row, *, durable: bool, secrets: dict[str, str]) -> None:
-        self.row, self.durable, self.secrets = row, durable, secrets
-        self.size = _size(row.body)
-        self.turn: AsyncSessionRun | None = None
-        """The run's handle, if it is a run in a session."""
-        self.process: AsyncSessionProcess | None = None
-        """The run's handle, if it is a background process of a session."""
-        self.has_begun = False
-        """Whether `process` was started."""
-        self.events: list[Chunk | Display] = []
-        self.task: asyncio.Task[None] | None = None
-        self.error: RedomaError | None = None
-        self.why = ""
-        """Why the service cancelled the run; empty if it did not."""
-        self.signal = asyncio.Event()
-        """Set at the next change and then replaced by a new event."""
-
-    def touch(self) -> None:
-        """Wake every task that waits for a change of this run."""
-        changed, self.signal = self.signal, asyncio.Event()
-        changed.set()
-
-    async def changed(self) -> None:
-        """Wait for the next change. To miss none, await nothing between reading the run's state and calling this."""
-        await self.signal.wait()
-
-
-class Quota:
-    """How much of its rate and concurrency a key has used."""
-
-    def __init__(self, key: Key, places: int) -> None:
-        self.concurrency = key.concurrency
-        self.slots = asyncio.Semaphore(key.concurrency)
-        self.places = asyncio.Semaphore(places)
-        """The part of the slots shared by all keys that this key may take."""
-        self.active = 0
-        self._tokens, self._at = 2 * key.rate, time.monotonic()
-
-    def take(self, rate: float) -> float:
-        """Count one request against the rate. Return 0, or the seconds until the next request is allowed."""
-        now = time.monotonic()
-        self._tokens = min(max(2 * rate, 1.0), self._tokens + (now - self._at) * rate)
-        self._at = now
-        if self._tokens < 1:
-            return (1 - self._tokens) / rate
-        self._tokens -= 1
-        return 0.0
 
 
 class Service:
@@ -159,31 +58,28 @@ class Service:
         self.config = msgspec.structs.replace(config, approval=approval)
         self.settings = config.server
         self.executor = AsyncExecutor(self.config, backends=backends)
-        audit = config.audit
-        self.audit = AuditLog(audit.directory, retention_days=audit.retention_days, fsync=audit.fsync)
-        record = self.audit.append if audit.enabled else lambda kind, run, data: None
-        state = self.store.path.parent
-        self.ledger = Ledger(Store(state / APPROVALS), record, separate=True)
-        self.running = self.settings.running or 4 * (os.cpu_count() or 1)
-        self.draining = False
+        self.ledger: Ledger = self.executor.ledger  # type: ignore[assignment] # there is a state directory
+        self.boundary = Boundary(self.config, self.executor)
+        self.quotas = Quotas(self.settings)
         self.stopping = asyncio.Event()
         """Set when the service drains, so that event streams end."""
+        self.can_store = True
+        """Whether the last write to the database succeeded."""
         self.failure = ""
         """Why the service could not start."""
-        self.waiting = 0
-        """Number of runs that wait for a slot."""
-        self._slots = asyncio.Semaphore(self.running)
+        self._table = RunTable(self.store)
         self._jobs: dict[str, Job] = {}
-        self._quotas: dict[str, Quota] = {}
         self._unwritten: list[Job] = []
         self._tasks: set[asyncio.Task[Any]] = set()
         self._answered = asyncio.Event()
         self._lock: int | None = None
         self.sessions = Sessions(self)
         self.numbers = Numbers()
-        self._roots = {str(path): f"[{name}]" for name, path in self.settings.projects.items()}
-        self._roots[str(state)] = "[state]"
-        self._max = _max_limits(config.limits, self.settings.max_limits)
+
+    @property
+    def draining(self) -> bool:
+        """Whether the service no longer accepts runs."""
+        return self.stopping.is_set()
 
     # --- start and stop ---
 
@@ -194,7 +90,7 @@ class Service:
         """
         try:
             self._own()
-            left = await asyncio.to_thread(self._recover)
+            left = await asyncio.to_thread(self._table.recover)
         except RedomaError as error:
             self.failure = f"{error.what}: {error.why}"
             raise
@@ -206,11 +102,7 @@ class Service:
         own = (self._write_down(), self._look_for_answers(), self._prune())
         for work in (*own, self.sessions.sweep(), self.numbers.collect()):
             self._tasks.add(asyncio.create_task(work))
-        backend = self.executor.backends.get("jail")
-        warm = getattr(backend, "warm", None)
-        if warm is not None:
-            with suppress(RedomaError):  # the first run reports what is wrong
-                warm()
+        self.executor.warm()
         tell(INFO, "service.started", queued=len(left))
 
     def _own(self) -> None:
@@ -226,31 +118,11 @@ class Service:
             )
         self._lock = fd
 
-    def _recover(self) -> list[Row]:
-        """Mark lost runs as interrupted and return those to continue with.
-
-        Lost are runs that were running when the last process ended, and those with secrets, which are not stored.
-        """
-        stopped, lost = "the server ended while it ran", "the server was restarted, and its secrets were not kept"
-        now = time.time()
-        with self.store.writing() as db:
-            db.execute(
-                "UPDATE runs SET state = 'interrupted', ended = ?, note = ? WHERE state = 'running'", (now, stopped)
-            )
-            db.execute(
-                "UPDATE runs SET state = 'interrupted', ended = ?, note = ?"
-                " WHERE state IN ('queued', 'waiting') AND secrets <> ''",
-                (now, lost),
-            )
-            rows = db.execute("SELECT * FROM runs WHERE state IN ('queued', 'waiting') ORDER BY created, id").fetchall()
-        return [_row(row) for row in rows]
-
     def drain(self) -> None:
         """Stop accepting runs, end event streams, and cancel background processes.
 
         Durable queued runs stay queued for the next start.
         """
-        self.draining = True
         self.stopping.set()
         for job in list(self._jobs.values()):
             if job.row.state == "queued" and job.durable and job.task is not None:
@@ -281,8 +153,9 @@ class Service:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.sessions.close()
         await self._flush()
+        if self._unwritten:
+            tell(ERROR, "service.lost", runs=len(self._unwritten))
         await self.executor.aclose()
-        self.audit.close()
         if self._lock is not None:
             files.unlock(self._lock)
             os.close(self._lock)
@@ -292,6 +165,10 @@ class Service:
     def busy(self) -> int:
         """Number of runs in the state `running`."""
         return sum(job.row.state == "running" for job in self._jobs.values())
+
+    def is_running(self, id: str) -> bool:  # noqa: A002 - the row's field name
+        """Return whether a run is in the state `running`."""
+        return id in self._jobs and self._jobs[id].row.state == "running"
 
     # --- accepting ---
 
@@ -306,10 +183,12 @@ class Service:
                 why="it has up to 200 visible ASCII characters",
                 next="use a random one, such as a UUID",
             )
-        submission = self.prepare(key, body)
+        submission = self.boundary.prepare(key, body)
         digest = _digest(body, mode) if idempotency else ""
-        if idempotency and (known := await asyncio.to_thread(self._known, key, idempotency, digest)) is not None:
-            return await self._as_it_is(known), False
+        if idempotency:
+            known = await asyncio.to_thread(self._table.known, key.id, idempotency, digest)
+            if known is not None:
+                return await self._as_it_is(known), False
         self._admit(key, mode)
         row = Row(
             id=submission.request.id,
@@ -325,9 +204,10 @@ class Service:
         self._jobs[row.id] = job  # before the row is stored: a request that finds the row must find this job
         if job.durable:
             try:
-                other = await asyncio.to_thread(self._insert, row)
-            except BaseException:
+                other = await asyncio.to_thread(self._table.insert, row)
+            except BaseException as error:
                 self._jobs.pop(row.id, None)
+                self.can_store = self.can_store and not isinstance(error, StoreError)
                 raise
             if other is not None:  # a request with the same key was stored meanwhile
                 self._jobs.pop(row.id, None)
@@ -371,7 +251,7 @@ class Service:
         asked: dict[str, Any],
         body: SessionRunBody | ProcessBody,
     ) -> Job:
-        body_of_run = RunBody(**asked, reason=body.reason, label=body.label or held.label)
+        body_of_run = RunBody(**asked, reason=body.reason, label=body.label)
         row = Row(id=id, key=key.id, mode=mode, created=time.time(), body=body_of_run, session=held.id)
         self._jobs[id] = job = Job(row, durable=False, secrets={})
         return job
@@ -391,98 +271,15 @@ class Service:
         """Return the current state of a run that was read from the database; it may have ended since."""
         if (job := self._jobs.get(row.id)) is not None:
             return job
-        now = None if row.is_over else await asyncio.to_thread(self._load, row.id)
+        now = None if row.is_over else await asyncio.to_thread(self._table.load, row.id)
         return now or row
-
-    def prepare(self, key: Key, body: RunBody) -> Submission:
-        """Turn a caller's request into a submission. Raises `InvalidRequest`, or `Answered` if it is not allowed."""
-        options = self._options(key, body)
-        if body.language == "command":
-            if body.code:
-                raise InvalidRequest("a command has no code", why="argv is the command", next="leave code out")
-            return self.executor.prepare(list(body.argv), None, options)
-        if not body.code:
-            raise InvalidRequest("there is nothing to run", why="code is empty", next='send {"code": "print(6 * 7)"}')
-        return self.executor.prepare_code(body.code, body.language, {**options, "args": body.argv})
-
-    def policy_for(self, key: Key, policy: str | None) -> str | None:
-        """Return the policy that a caller named. Raises `Answered` if the key may not choose one."""
-        if policy is not None and not key.may("admin"):
-            raise not_allowed("admin, which choosing a policy needs")
-        return policy
-
-    def limits_of(self, given: SomeLimits) -> dict[str, Any]:
-        """Return the limits that a caller named. Raises `InvalidRequest` if one is above the allowed maximum."""
-        limits = {name: value for name in Limits.__struct_fields__ if (value := getattr(given, name)) is not None}
-        if limits:
-            self.must_be_within(limits)
-        return limits
-
-    def _options(self, key: Key, body: RunBody) -> Options:
-        options: Options = {
-            "backend": body.backend,
-            "policy": self.policy_for(key, body.policy),
-            "limits": self.limits_of(body.limits),
-            "stdin": content(body.stdin),
-            "env": body.env,
-            "secrets": body.secrets,
-            "network": body.network or None,
-            "environment": body.environment or None,
-            "packages": body.packages or None,
-            "files": {name: content(given) for name, given in body.files.items()},
-            "outputs": body.outputs,
-            "require": body.require,
-            "expect": body.expect,
-            "reason": body.reason,
-            "label": body.label,
-            "requester": key.requester,
-            "wait": False,
-        }
-        if project := self.project_for(body.workspace, body.project):
-            options["workspace"], options["project"], options["cwd"] = body.workspace, project, project
-        return options
-
-    def project_for(self, workspace: str, name: str) -> str:
-        """Return the directory of the workspace's project; empty for `scratch`. Raises `InvalidRequest`."""
-        if workspace == "scratch":
-            if name:
-                why, step = "scratch has none", 'add "workspace": "read-only"'
-                raise InvalidRequest("a project was named without a workspace", why=why, next=step)
-            return ""
-        if name not in self.settings.projects:
-            raise InvalidRequest(
-                f"there is no project {name!r}",
-                why=f"the server offers {', '.join(self.settings.projects) or 'none'}",
-                next="name one of those; `server.projects` of its redoma.yaml lists them",
-            )
-        return os.path.realpath(self.settings.projects[name])
-
-    def must_be_within(self, limits: dict[str, Any]) -> None:
-        """Raise `InvalidRequest` if a limit is above the maximum that callers may request."""
-        # `Limits` turns texts such as `256MiB` into numbers.
-        wanted = msgspec.structs.replace(self.config.limits, **limits)
-        for name in limits:
-            if getattr(wanted, name) > self._max[name]:
-                raise InvalidRequest(
-                    f"the limit {name} is {limits[name]!r}",
-                    why=f"this server allows {self._max[name]:g} at most",
-                    next="ask for less, or have `server.max_limits` raised",
-                )
 
     def _admit(self, key: Key, mode: Mode) -> None:
         """Raise `Answered` if the server is stopping, the key has too many runs, or the queue is full."""
         if self.draining:
-            raise Answered(503, "the server is stopping", next="try again later", retry=5)
-        quota = self.quota(key)
-        if mode != "async" and quota.active >= key.concurrency:
-            raise too_many(f"this key may have {key.concurrency} runs at one time")
-        if self.waiting >= self.settings.queue:
-            raise too_many(f"{self.waiting} runs wait already", retry=2)
+            raise stopping()
         own = [job for job in self._jobs.values() if job.row.key == key.id and job.row.state in ("queued", "waiting")]
-        if len(own) >= _all_but_some(self.settings.queue):
-            raise too_many(f"{len(own)} runs of this key wait already, for their turn or for a person", retry=2)
-        if sum(job.size for job in own) > _MAX_HELD * self.settings.max_body:
-            raise too_many("the runs of this key that wait are too large together", retry=2)
+        self.quotas.admit(key, mode, [job.size for job in own])
 
     @asynccontextmanager
     async def turn(self, key: Key) -> AsyncIterator[None]:
@@ -491,61 +288,40 @@ class Service:
         Raises `Answered` if there are too many.
         """
         self._admit(key, "sync")
-        quota = self.quota(key)
-        quota.active += 1
-        self.waiting += 1
-        waits = True
-        try:
-            async with quota.slots, quota.places, self._slots:
-                self.waiting -= 1
-                waits = False
-                yield
-        finally:
-            self.waiting -= waits
-            quota.active -= 1
-
-    def quota(self, key: Key) -> Quota:
-        """Return the quota of a key; a new one if its concurrency has changed."""
-        found = self._quotas.get(key.id)
-        if found is None or found.concurrency != key.concurrency:
-            found = self._quotas[key.id] = Quota(key, _all_but_some(self.running))
-        return found
-
-    def take_rate(self, key: Key) -> None:
-        """Count a request. Raises `Answered` (429) if the key has sent too many."""
-        if seconds := self.quota(key).take(key.rate):
-            raise too_many(f"this key may send {key.rate:g} requests a second", retry=int(seconds) + 1)
+        self.quotas.waiting += 1
+        async with self.quotas.slot(key):
+            yield
 
     # --- executing ---
 
     def _begin(self, job: Job, submission: Submission | None) -> None:
-        self.waiting += 1
+        self.quotas.waiting += 1
         job.touch()
         job.task = asyncio.create_task(self._drive(job, submission))
 
     async def _drive(self, job: Job, submission: Submission | None) -> None:
         """Take a run from `queued` to its end or to `waiting`. Raises nothing: errors go to the job and its row."""
-        row, queued = job.row, True
-        key = self.keys.get(row.key)
-        quota = self.quota(key) if key else None
+        row, kept = job.row, False
         try:
-            if key is None or quota is None:
-                raise no_key()
-            quota.active += 1
+            try:
+                if (key := self.keys.get(row.key)) is None:
+                    raise no_key()
+            except Exception:
+                self.quotas.waiting -= 1  # it won't wait for a slot
+                raise
             # In a session, a run needs no shared slot: sessions are limited in number and have one run at a time.
-            places = (nullcontext(), nullcontext()) if row.session else (quota.places, self._slots)
-            async with quota.slots, places[0], places[1]:
-                self.waiting -= 1
-                queued = False
-                if job.durable and not await asyncio.to_thread(self._claim, row):
+            async with self.quotas.slot(key, shared=not row.session):
+                if job.durable and not await asyncio.to_thread(self._table.claim, row):
                     return
                 row.state, row.started = "running", row.started or time.time()
                 job.touch()
                 self._ended(job, await self._run(job, submission, key))
+                await self._keep(job)  # before another run gets the slot: a kill interrupts only runs that have one
+                kept = True
         except asyncio.CancelledError:
             if row.state == "queued" and not job.why:
                 row.note = ""  # it stays queued for the next start
-            else:
+            elif not row.is_over:
                 row.state = "interrupted" if job.why.startswith("the server") else "cancelled"
                 row.note, row.ended = job.why or "it was cancelled", time.time()
         except RedomaError as error:
@@ -555,12 +331,9 @@ class Service:
             tell(ERROR, "service.bug", run=row.id, error=type(error).__name__)
             row.state, row.note, row.ended = "interrupted", "the server failed", time.time()
         finally:
-            if queued:
-                self.waiting -= 1
-            if quota is not None and key is not None:
-                quota.active -= 1
             job.task = None
-            await self._keep(job)
+            if not kept:
+                await self._keep(job)
             job.touch()
 
     async def _run(self, job: Job, submission: Submission | None, key: Key) -> Result:
@@ -574,12 +347,12 @@ class Service:
         if job.process is not None:
             return await self._run_process(job, job.process)
         if row.approval:
-            return await self.executor.resume(row.approval, secrets=job.secrets, expect=row.body.expect)
-        if submission is None:  # accepted before a restart
-            submission = self.prepare(key, row.body)
+            submission = await self.executor.recall(row.approval, secrets=job.secrets, expect=row.body.expect)
+        elif submission is None:  # accepted before a restart
+            submission = self.boundary.prepare(key, row.body)
             request = msgspec.structs.replace(submission.request, id=row.id)
             submission = msgspec.structs.replace(submission, request=request)
-        if row.mode == "sync":
+        if not row.is_followed:
             return await self.executor.submit(submission)
         async with self.executor.follow(submission) as live:
             async for chunk in live:
@@ -606,46 +379,51 @@ class Service:
 
     def _ended(self, job: Job, result: Result) -> None:
         row = job.row
-        if row.mode != "sync":
-            _complete(job.events, result)
-        row.result, row.status = self.encoded(result, row.id), result.status.value
+        if row.is_followed:
+            complete(job.events, result)
+        row.result, row.status = self.boundary.encoded(result, row.id), result.status.value
         if result.status is Status.PENDING:
             row.state, row.approval = "waiting", result.approval_id
         else:
             row.state, row.ended = "done", time.time()
 
     async def _keep(self, job: Job) -> None:
-        """Store the state of a run: at once if it is durable, otherwise with the next flush."""
-        row = job.row
-        if job.durable:
-            try:
-                await asyncio.to_thread(self._save, [row])
-            except RedomaError as error:  # the next start marks it as interrupted
-                tell(ERROR, "service.unwritten", run=row.id, error=type(error).__name__)
-        elif row.state == "waiting":  # from now on it must survive a restart
-            await asyncio.to_thread(self._save, [row])
-            job.durable = True
+        """Store the state of a run: at once if it must survive a restart, otherwise with the next flush."""
+        if job.durable or job.row.state == "waiting":
+            await self._store([job])
         else:
             self._unwritten.append(job)
-            return
-        if row.is_over:
-            self._jobs.pop(row.id, None)
 
     async def _write_down(self) -> None:
         while True:
             await asyncio.sleep(_FLUSH)
-            await self._flush()
+            if self._unwritten or not self.can_store:
+                await self._flush()
 
     async def _flush(self) -> None:
         jobs, self._unwritten = self._unwritten, []
-        if not jobs:
-            return
+        await self._store(jobs)
+
+    async def _store(self, jobs: list[Job]) -> None:
+        """Write runs to the database. If that fails, they stay in memory and are written by a later flush."""
         try:
-            await asyncio.to_thread(self._save, [job.row for job in jobs])
+            await asyncio.to_thread(self._table.save, [job.row for job in jobs])
         except RedomaError as error:
-            tell(ERROR, "service.unwritten", runs=len(jobs), error=type(error).__name__)
+            if self.can_store:
+                tell(ERROR, "service.unwritten", runs=len(jobs), error=type(error).__name__)
+            self.can_store = False
+            jobs, self._unwritten = [], [*jobs, *self._unwritten]
+            while len(self._unwritten) > _MAX_UNWRITTEN:
+                jobs.append(self._unwritten.pop(0))
+            if jobs:
+                tell(ERROR, "service.lost", runs=len(jobs), error=type(error).__name__)
+        else:
+            self.can_store = True
         for job in jobs:
-            self._jobs.pop(job.row.id, None)
+            if job.row.is_over:
+                self._jobs.pop(job.row.id, None)
+            else:
+                job.durable = True
 
     async def _look_for_answers(self) -> None:
         """Continue runs that wait for an approval once it was answered, here or with `redoma approvals`."""
@@ -665,7 +443,9 @@ class Service:
                     answer = await asyncio.to_thread(self.ledger.load, row.approval)
                     if answer.state == "approved" and row.approval in takers:
                         continue  # an identical run is about to use it; this one would take it away
-                    if row.state != "waiting" or not await asyncio.to_thread(self._requeue, row):
+                    if not self._still_waits(row) or not await asyncio.to_thread(self._table.requeue, row):
+                        continue
+                    if not self._still_waits(row):  # cancelled meanwhile, which is stored over `queued`; or drained
                         continue
                     if answer.state == "used":
                         row.approval = ""  # an identical run used it: this one asks for its own
@@ -675,6 +455,9 @@ class Service:
                 except RedomaError as error:
                     tell(ERROR, "service.failed", run=job.row.id, error=type(error).__name__)
 
+    def _still_waits(self, row: Row) -> bool:
+        return row.state == "waiting" and not self.draining
+
     def answered(self) -> None:
         """Check for answers now, because one was just given."""
         self._answered.set()
@@ -682,7 +465,7 @@ class Service:
     async def _prune(self) -> None:
         while True:
             try:
-                await asyncio.to_thread(self._forget)
+                await asyncio.to_thread(self._table.forget, self.settings.retention_days)
             except RedomaError as error:
                 tell(ERROR, "service.failed", error=type(error).__name__)
             await asyncio.sleep(_PRUNE)
@@ -693,15 +476,23 @@ class Service:
         """Return a run that this key may see. Raises `Answered` (404)."""
         found: Job | Row | None = None
         if _ID.match(id):
-            found = self._jobs.get(id) or await asyncio.to_thread(self._load, id)
+            found = self._jobs.get(id) or await asyncio.to_thread(self._table.load, id)
         if found is None or not _may_see(key, row_of(found)):
             raise not_found("run")
         return found
 
+    async def run_of(self, key: Key, approval: str) -> str:
+        """Return the id of the run that waits, or has waited, for an approval; empty if this key may see none."""
+        held = [job.row.id for job in self._jobs.values() if job.row.approval == approval]
+        for each in held or list(await asyncio.to_thread(self._table.waiting_for, approval)):
+            with suppress(Answered):
+                return row_of(await self.find(key, each)).id
+        return ""
+
     async def newest(self, key: Key, *, before: float, limit: int, state: str = "") -> list[Row]:
         """Return this key's runs, or with the scope `audit` those of all keys, newest first."""
         owner = None if key.may("audit") else key.id
-        rows = await asyncio.to_thread(self._list, owner, before, limit, state)
+        rows = await asyncio.to_thread(self._table.list, owner, before=before, limit=limit, state=state)
         known = {row.id: row for row in rows}
         for job in self._jobs.values():
             row = job.row
@@ -739,139 +530,6 @@ class Service:
             raise job.error
         return job.row
 
-    async def follow(self, found: Job | Row, *, until_over: bool = True) -> AsyncIterator[tuple[str, Any]]:
-        """Yield the events of a run as pairs of a name (`state`, `output`, `display`, `result`) and data.
-
-        With `until_over=False`, also stop when the run begins to wait for an approval.
-        """
-        row = row_of(found)
-        state, sent = "", 0
-        while True:
-            # Take the signal before reading the state: the reader may be slow, and must not miss a change.
-            signal = found.signal if isinstance(found, Job) else None
-            if row.state != state:
-                state = row.state
-                yield "state", {"id": row.id, "state": row.state, "note": row.note, "approval_id": row.approval}
-            if isinstance(found, Job):
-                for event in found.events[sent:]:
-                    sent += 1
-                    if isinstance(event, Display):
-                        yield "display", event
-                    else:
-                        yield "output", {"stream": event.stream, "text": event.text}
-            over = row.is_over or (row.state == "waiting" and not until_over)
-            if (over and row.state == state) or signal is None or self.draining:
-                break
-            await signal.wait()
-        if row.result is None or row.state not in ("done", "waiting"):
-            return
-        if isinstance(found, Row):  # it had ended before it was followed: send the same from its result
-            for name, data in _as_events(row.result):
-                yield name, data
-        yield "result", msgspec.Raw(row.result)
-
-    def encoded(self, result: Result, id: str) -> bytes:  # noqa: A002 - the row's field name
-        """Return a result as JSON, without paths of this host."""
-        shape = result_json(result) | {"id": id}
-        if result.effect is not None:
-            shape["effect"]["project"] = self.project_name(result.effect.project)
-        layers = result.isolation.layers
-        shape["isolation"]["layers"] = {name: without_paths(said) for name, said in layers.items()}
-        shape["passed_over"] = {name: without_paths(why) for name, why in result.passed_over.items()}
-        if result.error:
-            shape["error"] = self.without_roots(result.error)
-        if result.denial is not None:
-            shape["denial"] = {
-                name: self.without_roots(value) if isinstance(value, str) else value
-                for name, value in shape["denial"].items()
-            }
-        return encode(shape)
-
-    def project_name(self, path: str) -> str:
-        """Return the name that callers use for the project at this path."""
-        for name, directory in self.settings.projects.items():
-            if os.path.realpath(directory) == path:
-                return name
-        return "(another project)"
-
-    def without_roots(self, text: str) -> str:
-        """Return the text with the paths of projects and of the state directory replaced by names in brackets."""
-        for path, name in self._roots.items():
-            text = text.replace(path, name)
-        return text
-
-    # --- the database ---
-
-    def _known(self, key: Key, idempotency: str, digest: str) -> Row | None:
-        with self.store.reading() as db:
-            found = db.execute("SELECT * FROM runs WHERE key = ? AND idempotency = ?", (key.id, idempotency)).fetchone()
-        return _same(found, digest)
-
-    def _insert(self, row: Row) -> Row | None:
-        with self.store.writing() as db:
-            if row.idempotency:
-                found = db.execute(
-                    "SELECT * FROM runs WHERE key = ? AND idempotency = ?", (row.key, row.idempotency)
-                ).fetchone()
-                if (known := _same(found, row.digest)) is not None:
-                    return known
-            _put(db, row)
-        return None
-
-    def _claim(self, row: Row) -> bool:
-        """Commit the step from `queued` to `running`. Return False if the run is no longer queued."""
-        with self.store.writing() as db:
-            now = time.time()
-            done = "UPDATE runs SET state = 'running', started = coalesce(started, ?) WHERE id = ? AND state = 'queued'"
-            return db.execute(done, (now, row.id)).rowcount == 1
-
-    def _requeue(self, row: Row) -> bool:
-        with self.store.writing() as db:
-            return (
-                db.execute("UPDATE runs SET state = 'queued' WHERE id = ? AND state = 'waiting'", (row.id,)).rowcount
-                == 1
-            )
-
-    def _save(self, rows: list[Row]) -> None:
-        with self.store.writing() as db:
-            for row in rows:
-                _put(db, row)
-
-    def _load(self, id: str) -> Row | None:  # noqa: A002 - the column's name
-        with self.store.reading() as db:
-            found = db.execute("SELECT * FROM runs WHERE id = ?", (id,)).fetchone()
-        return None if found is None else _row(found)
-
-    def _list(self, owner: str | None, before: float, limit: int, state: str) -> list[Row]:
-        query = (
-            f"SELECT id, key, mode, state, status, created, started, ended, {_SHORT} AS body, secrets,"  # noqa: S608 - our own SQL
-            " NULL AS result, approval,"
-            " note, session, idempotency, digest FROM runs WHERE created < :before AND (:owner IS NULL OR key = :owner)"
-            " AND (:state = '' OR state = :state) ORDER BY created DESC, id DESC LIMIT :limit"
-        )
-        with self.store.reading() as db:
-            found = db.execute(query, {"before": before, "owner": owner, "state": state, "limit": limit}).fetchall()
-        return [_row(row) for row in found]
-
-    def _forget(self) -> None:
-        """Delete ended runs created before the retention period, and the oldest while all are too large together."""
-        ended = "state IN ('done', 'cancelled', 'interrupted')"
-        with self.store.writing() as db:
-            old = time.time() - 86400 * self.settings.retention_days
-            db.execute(f"DELETE FROM runs WHERE {ended} AND created < ?", (old,))  # noqa: S608 - our own SQL
-            size = "SELECT total(length(result) + length(body)) AS size FROM runs"
-            for _ in range(100):
-                if db.execute(size).fetchone()["size"] <= MAX_KEPT:
-                    break
-                oldest = f"SELECT id FROM runs WHERE {ended} ORDER BY created LIMIT 500"  # noqa: S608 - the same
-                if not db.execute(f"DELETE FROM runs WHERE id IN ({oldest})").rowcount:  # noqa: S608 - the same
-                    break
-
-
-def row_of(found: Job | Row) -> Row:
-    """Return the row of a run, whether this process holds it as a job or it was read from the database."""
-    return found.row if isinstance(found, Job) else found
-
 
 def _may_see(key: Key, row: Row) -> bool:
     """Return whether a key may see a run.
@@ -882,90 +540,5 @@ def _may_see(key: Key, row: Row) -> bool:
     return row.key == key.id or key.may("audit") or decides
 
 
-def _all_but_some(places: int) -> int:
-    """Return how many of the shared slots one key may take: a tenth (one, if there are 4 to 9) stays for other keys."""
-    return places - max(places // 10, int(places > 3))
-
-
-def _size(body: RunBody) -> int:
-    """Return roughly how many bytes a request takes."""
-    contents = [body.stdin, *body.files.values()]
-    sizes = [len(given) if isinstance(given, str) else len(given.base64) for given in contents]
-    return len(body.code) + sum(map(len, body.argv)) + sum(sizes)
-
-
-def encode(shape: Any) -> bytes:
-    """Return JSON, even if it has file names that are not UTF-8 (as lone surrogates)."""
-    try:
-        return msgspec.json.encode(shape)
-    except UnicodeEncodeError:
-        return json.dumps(msgspec.to_builtins(shape)).encode()
-
-
-def moment(seconds: float | None) -> datetime | None:
-    """Return a Unix time as a `datetime` in UTC; None for None."""
-    return None if seconds is None else datetime.fromtimestamp(seconds, UTC)
-
-
 def _digest(body: RunBody, mode: Mode) -> str:
     return hashlib.sha256(msgspec.json.encode([body, mode == "async"], order="sorted")).hexdigest()
-
-
-def _max_limits(configured: Limits, given: dict[str, int | float]) -> dict[str, float]:
-    values = msgspec.structs.asdict(configured)
-    return {name: given.get(name, _FACTOR * value) for name, value in values.items()}
-
-
-def _complete(events: list[Chunk | Display], result: Result) -> None:
-    """Add what was not streamed: displays of a run outside of a session, and everything of a run that was approved
-    later. A follower gets the same events while the run is in memory and after that (`_as_events`).
-    """
-    if not events:
-        texts: tuple[tuple[Stream, str], ...] = (("stdout", result.stdout), ("stderr", result.stderr))
-        events += [Chunk(stream, text) for stream, text in texts if text]
-    if not any(isinstance(event, Display) for event in events):
-        events += result.displays
-
-
-def _as_events(result: bytes) -> Iterator[tuple[str, Any]]:
-    """Yield `output` and `display` events from a stored result."""
-    shape = msgspec.json.decode(result)
-    for stream in ("stdout", "stderr"):
-        if text := shape.get(stream):
-            yield "output", {"stream": stream, "text": text}
-    for display in shape.get("displays", ()):
-        yield "display", display
-
-
-def _same(found: sqlite3.Row | None, digest: str) -> Row | None:
-    if found is None:
-        return None
-    if found["digest"] != digest:
-        raise Answered(
-            409,
-            "this idempotency key was used for another request",
-            why="a key stands for one request",
-            next="use a new key, or send the same request again",
-        )
-    return _row(found)
-
-
-def _put(db: sqlite3.Connection, row: Row) -> None:
-    db.execute(
-        "INSERT OR REPLACE INTO runs (id, key, mode, state, status, created, started, ended, body, secrets, result,"
-        " approval, note, session, idempotency, digest) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        (
-            *(row.id, row.key, row.mode, row.state, row.status, row.created, row.started, row.ended),
-            *(msgspec.json.encode(row.body), " ".join(row.secrets), row.result),
-            *(row.approval, row.note, row.session, row.idempotency, row.digest),
-        ),
-    )
-
-
-def _row(found: sqlite3.Row) -> Row:
-    return Row(
-        **{name: found[name] for name in ("id", "key", "mode", "state", "status", "created", "started", "ended")},
-        **{name: found[name] for name in ("result", "approval", "note", "session", "idempotency", "digest")},
-        body=msgspec.json.decode(found["body"], type=RunBody),
-        secrets=tuple(found["secrets"].split()),
-    )

@@ -12,15 +12,15 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from ...lib.errors import BackendError, InvalidRequest, RedomaError
 from ...sessions.session import AsyncSession, ProcessOptions, RunOptions, SessionOptions
 from ...telemetry import ERROR, tell
-from .bodies import ProcessBody, SessionBody, SessionRunBody, SessionView, content
+from .bodies import ProcessBody, SessionBody, SessionRunBody, SessionView, content, moment
+from .boundary import MAX_FACTOR, must_have_code
 from .keys import Key
-from .problems import Answered, not_allowed, not_found, too_many, without_paths
+from .problems import Answered, not_allowed, not_found, stopping, too_many, without_paths
 
 if TYPE_CHECKING:
     from ...sessions.session import AsyncSessionProcess, AsyncSessionRun
@@ -32,8 +32,6 @@ _REMEMBERED = 600.0
 """Seconds for which a session that ended by itself stays listed, with the reason, and can be restarted."""
 _MAX_ENDED = 100
 """Maximum number of ended sessions of one key that stay listed."""
-_FACTOR = 10
-"""A caller may request up to this many times the configured idle time and lifetime."""
 
 
 class Held:
@@ -61,18 +59,18 @@ class Held:
             key=names.get(self.key, self.key),
             backend=session.name,
             label=self.label,
-            created=datetime.fromtimestamp(self.created, UTC),
-            used=datetime.fromtimestamp(self.used, UTC),
+            created=moment(self.created),
+            used=moment(self.used),
             runs=self.runs,
             isolation={name: without_paths(said) for name, said in session.isolation.layers.items()},
         )
 
     def turn(self, service: Service, key: Key, body: SessionRunBody) -> AsyncSessionRun:
         """Prepare a run in the session; it starts when it is followed. Raises `InvalidRequest` or `Answered`."""
-        limits = service.limits_of(body.limits)
+        limits = service.boundary.limits_of(body.limits)
         options: RunOptions = {"context": body.context, "limits": limits, "stdin": content(body.stdin)}
         if body.policy is not None:
-            options["policy"] = service.policy_for(key, body.policy)
+            options["policy"] = service.boundary.policy_for(key, body.policy)
         if body.env:
             options["env"] = body.env
         if body.cwd:
@@ -85,13 +83,9 @@ class Held:
             "label": body.label,
         }
         with self.using():
+            must_have_code(body)
             if body.language == "command":
-                if body.code:
-                    raise InvalidRequest("a command has no code", why="argv is the command", next="leave code out")
                 run = self.session.stream_command(body.argv, **options)
-            elif not body.code:
-                why, step = "code is empty", 'send {"code": "print(6 * 7)"}'
-                raise InvalidRequest("there is nothing to run", why=why, next=step)
             else:
                 options["args"] = body.argv
                 run = self.session.stream(body.code, body.language, **options)
@@ -102,10 +96,10 @@ class Held:
         """Prepare a background process, without starting it. Raises `InvalidRequest` or `Answered`."""
         options: ProcessOptions = {"reason": body.reason, "requester": key.requester, "label": body.label}
         if body.timeout is not None:
-            service.must_be_within({"time": body.timeout})
+            service.boundary.must_be_within({"time": body.timeout})
             options["timeout"] = body.timeout
         if body.policy is not None:
-            options["policy"] = service.policy_for(key, body.policy)
+            options["policy"] = service.boundary.policy_for(key, body.policy)
         size = (body.terminal.rows, body.terminal.columns) if body.terminal else None
         with self.using():
             process = self.session.process(
@@ -173,8 +167,8 @@ class Sessions:
         service, configured = self._service, self._service.config.sessions
         options: SessionOptions = {
             "backend": body.backend,
-            "policy": service.policy_for(key, body.policy),
-            "limits": service.limits_of(body.limits),
+            "policy": service.boundary.policy_for(key, body.policy),
+            "limits": service.boundary.limits_of(body.limits),
             "env": body.env,
             "secrets": body.secrets,
             "files": {name: content(given) for name, given in body.files.items()},
@@ -187,7 +181,7 @@ class Sessions:
             "idle": _within("idle", body.idle, configured.idle),
             "lifetime": _within("lifetime", body.lifetime, configured.lifetime),
         }
-        if project := service.project_for(body.workspace, body.project):
+        if project := service.boundary.project_for(body.workspace, body.project):
             options["workspace"], options["project"] = body.workspace, project
         return options
 
@@ -202,7 +196,7 @@ class Sessions:
     def _admitted(self, key: Key, n: int = 1) -> Iterator[None]:
         """Count `n` sessions while they are being opened. Raises `Answered` if there may not be so many more."""
         if self._service.draining:
-            raise Answered(503, "the server is stopping", next="try again later", retry=5)
+            raise stopping()
         alive = [held for held in self._held.values() if held.session.alive]
         own = sum(held.key == key.id for held in alive) + self._opening.get(key.id, 0)
         if own + n > self._service.settings.sessions:
@@ -274,8 +268,8 @@ class Sessions:
 
 
 def _within(name: str, asked: float | None, configured: float) -> float:
-    if asked is not None and asked > _FACTOR * configured:
-        why = f"this server allows {_FACTOR * configured:g} s at most"
+    if asked is not None and asked > MAX_FACTOR * configured:
+        why = f"this server allows {MAX_FACTOR * configured:g} s at most"
         step = f"ask for less, or have `sessions.{name}` raised"
         raise InvalidRequest(f"{name} is {asked:g}", why=why, next=step)
     return configured if asked is None else asked

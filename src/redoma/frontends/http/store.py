@@ -52,6 +52,7 @@ _SCHEMA = Schema(
             "CREATE UNIQUE INDEX runs_by_idempotency ON runs (key, idempotency) WHERE idempotency <> ''",
         ),
         ("ALTER TABLE runs ADD COLUMN session TEXT NOT NULL DEFAULT ''",),
+        ("CREATE INDEX runs_by_approval ON runs (approval) WHERE approval <> ''",),
     ),
     "keys and runs of the service",
     "keys have to be made again, and runs that it held can't be looked up",

@@ -31,7 +31,7 @@ def logged_in(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRoute
     key = service.keys.logged_in(token) if 20 < len(token) < 100 and token.isascii() else None
     if key is None:
         raise NoLogin
-    service.take_rate(key)
+    service.quotas.take_rate(key)
     connection.scope["user"] = key
     connection.scope["auth"] = token
 

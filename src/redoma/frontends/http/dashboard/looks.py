@@ -13,7 +13,7 @@ import msgspec
 from ....lib.sanitise import sanitise, visible
 from ....models import Change
 from ..numbers import Sample
-from ..service import Row
+from ..run_table import Row
 
 MAX_SHOWN = 64 << 10
 """Maximum characters of an output, a piece of code or a diff on a page."""
@@ -58,7 +58,7 @@ def lines(text: str, findings: Iterable[Any]) -> tuple[list[Line], bool]:
     by_line: dict[int, list[Any]] = {}
     for finding in findings:
         by_line.setdefault(finding["line"], []).append(finding)
-    whole = visible(text)
+    whole = visible(text.removesuffix("\n"))
     cut = len(whole) > MAX_SHOWN
     rows = whole[:MAX_SHOWN].split("\n")
     shown = [Line(number, row, tuple(by_line.get(number, ()))) for number, row in enumerate(rows[:_MAX_LINES], 1)]
@@ -197,6 +197,12 @@ def displays(result: Any) -> list[Shown]:
         text = data.get("text/plain", "") or next((each for each in data.values() if isinstance(each, str)), "")
         found.append(Shown(number, next((kind for kind, name in DISPLAYED.items() if name in data), ""), text))
     return found
+
+
+def value(result: Any) -> str:
+    """Return the value of a run's last expression as text; empty if it is among the displays, in a better form."""
+    text: str = (result or {}).get("value_repr") or ""
+    return "" if any(shown.kind and shown.text == text for shown in displays(result)) else text
 
 
 class Curve(NamedTuple):

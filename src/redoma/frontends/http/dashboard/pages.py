@@ -27,10 +27,12 @@ from ....monitor.history import NAME as MONITOR
 from ....monitor.history import History
 from ..access import service_of
 from ..bodies import Answer, ApplyBody, RunBody, SessionBody, SessionRunBody, SomeLimits
+from ..jobs import Job, row_of
 from ..keys import Key
 from ..problems import Answered, not_allowed, not_found, problem_of
 from ..routes import approvals, audit, changes, runs
-from ..service import Job, Row, Service, row_of
+from ..run_table import Row
+from ..service import Service
 from . import looks
 from .forms import COOKIE, LANGUAGE, LOGIN_SECONDS, NoLogin, csrf_of, form, logged_in, read, short
 from .texts import LANGUAGES, chosen, translator
@@ -43,20 +45,25 @@ _POLICY = (
 _FRAMED = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; frame-ancestors 'self'; sandbox"
 _FRAME = (
     '<!doctype html><meta charset="utf-8"><meta name="color-scheme" content="light dark"><style>'
-    "body{font:14px/1.5 system-ui,sans-serif;margin:12px}table{border-collapse:collapse}"
-    "td,th{padding:4px 10px;border-bottom:1px solid #8885;text-align:left}</style>CONTENT"
+    "body{font:14px/1.5 system-ui,sans-serif;margin:12px}table{border-collapse:collapse;border:0}"
+    "td,th{padding:4px 10px;border:0;border-bottom:1px solid #8885;text-align:left}"
+    ".dataframe td,.dataframe thead th{text-align:right}</style>CONTENT"
 )
 _KINDS = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
 _PAGE = 50
 _MONITORED = 7 * 86400.0
 """Maximum age, in seconds, of the monitor's findings on the page."""
-_EXAMPLE = """import matplotlib
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
+_EXAMPLE = """# The last value is shown, and so are figures and tables, as in a notebook.
+class Squares:
+    def _repr_svg_(self):
+        bars = "".join(
+            f'<rect x="{22 * n}" y="{200 - n * n}" width="18" height="{n * n}" fill="teal"/>'
+            for n in range(15)
+        )
+        return f'<svg xmlns="http://www.w3.org/2000/svg" width="326" height="200">{bars}</svg>'
 
-plt.plot([n ** 2 for n in range(20)])
-plt.savefig("squares.png")
-print("sum:", sum(n ** 2 for n in range(20)))
+print("sum:", sum(n ** 2 for n in range(15)))
+Squares()
 """
 _PLAYGROUND = "playground"
 _Id = Annotated[str, PathParameter(max_length=64)]
@@ -214,7 +221,7 @@ async def home(request: Asked) -> Response[bytes]:
         latency=looks.latency(lately, now),
         gauges=looks.gauges(service.numbers.samples, now) if key.may("audit") else None,
         busy=service.busy if key.may("audit") else sum(row.state == "running" for row in lately),
-        queued=service.waiting if key.may("audit") else sum(row.state == "queued" for row in lately),
+        queued=service.quotas.waiting if key.may("audit") else sum(row.state == "queued" for row in lately),
         waiting=len(waiting),
         older=repr(rows[-1].created) if len(rows) == _PAGE else "",
         state=state,
@@ -266,6 +273,7 @@ async def run(request: Asked, run_id: _Id) -> Response[bytes]:
         may_decide=key.may("approve") and row.key != key.id,
         may_drop=key.may("approve") or row.key == key.id,
         may_cancel=row.key == key.id or key.may("admin"),
+        value=looks.value(result),
         displays=looks.displays(result),
         pictures=[name for name in (result["files"] if result else ()) if Path(name).suffix.lower() in looks.PICTURES],
     )
@@ -334,7 +342,7 @@ async def changes_page(request: Asked, run_id: _Id) -> Response[bytes]:
         request,
         "changes.html",
         kept=kept,
-        project=service.project_name(kept.effect.project),
+        project=service.boundary.project_name(kept.effect.project),
         own=own,
         may_decide=key.may("approve") and not own,
         may_drop=key.may("approve") or own,
@@ -394,6 +402,7 @@ async def approval(request: Asked, approval_id: _Id) -> Response[bytes]:
         lines=shown,
         cut=cut,
         findings=findings,
+        run=await service.run_of(key, view.id),
         may=key.may("approve"),
         reach=entry.ask.evaluation.reach,
     )
@@ -536,7 +545,8 @@ async def record(request: Asked) -> Response[bytes]:
         asyncio.to_thread(functools.partial(audit.found, service, query, days=30, limit=100)),
         asyncio.to_thread(audit.verified, service),
     )
-    return _page(request, "audit.html", found=found, chain=whole, text=text, status=status)
+    running = {run.id for run in found if service.is_running(run.id)}
+    return _page(request, "audit.html", found=found, running=running, chain=whole, text=text, status=status)
 
 
 # --- checks ---

@@ -31,7 +31,7 @@ def view(service: Service, key: Key, entry: Entry, *, whole: bool) -> ApprovalVi
     ask, given = entry.ask, entry.approval
     effect = ask.effect
     if effect is not None:
-        effect = msgspec.structs.replace(effect, project=service.project_name(effect.project))
+        effect = msgspec.structs.replace(effect, project=service.boundary.project_name(effect.project))
     return ApprovalView(
         id=ask.id,
         state=entry.state,
@@ -50,7 +50,7 @@ def view(service: Service, key: Key, entry: Entry, *, whole: bool) -> ApprovalVi
         digest=ask.digest,
         approver=given.approver if given else "",
         answer_reason=given.reason if given else "",
-        shown=service.without_roots(describe(ask).text) if whole else "",
+        shown=service.boundary.without_roots(describe(ask).text) if whole else "",
     )
 
 

@@ -25,7 +25,7 @@ _MAX_TEXT = 4000
 def found(service: Service, query: Query, *, days: float, limit: int) -> tuple[AuditRun, ...]:
     """Return the newest `limit` runs of the last `days` in the audit log that match, newest first."""
     since = datetime.now(UTC) - timedelta(days=days)
-    records = service.audit.records(since, kinds={"intent", "outcome"})
+    records = service.executor.audit.records(since, kinds={"intent", "outcome"})
     return tuple(_row(run) for run in reversed(deque(search(records, query), maxlen=limit)))
 
 
@@ -36,7 +36,7 @@ def _row(run: Run) -> AuditRun:
 
 def verified(service: Service, expected: str | None = None) -> AuditStatus:
     """Verify the chain of records; with `expected`, also against a hash that was kept elsewhere."""
-    found = service.audit.verify(expected)
+    found = service.executor.audit.verify(expected)
     problem = f"{found.problem.kind}: {found.problem.message}" if found.problem else ""
     return AuditStatus(ok=found.ok, records=found.records, head=found.head, problem=without_paths(problem))
 

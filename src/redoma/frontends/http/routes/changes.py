@@ -15,10 +15,10 @@ from litestar.params import Body, PathParameter
 from ....lib.errors import WorkspaceError
 from ....workspace.kept import Kept
 from ..access import service_of
-from ..bodies import ApplyBody, ChangesList, ChangesView
+from ..bodies import ApplyBody, ChangesList, ChangesView, moment
 from ..keys import Key
 from ..problems import Answered, not_found
-from ..service import Service, moment
+from ..service import Service
 from .answers import Asked, described, reply
 
 _ID = re.compile(r"[0-9a-f]{32}\Z")
@@ -31,14 +31,14 @@ _Which = Annotated[
 
 def view(service: Service, kept: Kept, *, whole: bool = False) -> ChangesView:
     """Return kept changes as callers see them; with `whole`, include the effect."""
-    effect = msgspec.structs.replace(kept.effect, project=service.project_name(kept.effect.project))
+    effect = msgspec.structs.replace(kept.effect, project=service.boundary.project_name(kept.effect.project))
     return ChangesView(
         id=kept.id,
         state=kept.state,
         project=effect.project,
         command=str(kept.about.get("command", "")),
-        time=moment(kept.time) or moment(0.0),  # type: ignore[arg-type] # never None for a number
-        since=moment(kept.since) or moment(0.0),  # type: ignore[arg-type] # the same
+        time=moment(kept.time),
+        since=moment(kept.since),
         applied=kept.applied,
         left=kept.left,
         effect=effect if whole else None,

@@ -41,9 +41,8 @@ async def _found(request: Asked, name: str) -> Environment:
     return found
 
 
-async def _made(request: Asked, name: str, packages: tuple[str, ...], *, anew: bool) -> Environment:
-    reason = f"asked for by {request.user.requester}"
-    return await service_of(request).executor.create_environment(name, packages, anew=anew, reason=reason)
+def _reason(request: Asked) -> str:
+    return f"asked for by {request.user.requester}"
 
 
 @get("/v1/environments", **described("environments", "List environments", EnvironmentList, "Environments, by name."))
@@ -71,7 +70,8 @@ async def environment_show(request: Asked, name: _Name) -> Response[bytes]:
     ),
 )
 async def environment_create(request: Asked, data: _Wanted) -> Response[bytes]:
-    made = await _made(request, data.name, requirements(data.packages), anew=False)
+    wanted = requirements(data.packages)
+    made = await service_of(request).executor.create_environment(data.name, wanted, reason=_reason(request))
     return reply(made, 201, location=f"/v1/environments/{made.name}")
 
 
@@ -86,8 +86,8 @@ async def environment_create(request: Asked, data: _Wanted) -> Response[bytes]:
     ),
 )
 async def environment_update(request: Asked, name: _Name) -> Response[bytes]:
-    found = await _found(request, name)
-    return reply(await _made(request, name, found.requirements, anew=True))
+    await _found(request, name)
+    return reply(await service_of(request).executor.update_environment(name, reason=_reason(request)))
 
 
 @delete(

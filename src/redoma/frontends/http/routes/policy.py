@@ -30,7 +30,7 @@ _Asked = Annotated[
 def judged(service: Service, key: Key, body: CheckBody) -> Checked:
     """Return the verdict on a request that a key would make."""
     wanted = RunBody(code=body.code, argv=body.argv, language=body.language)
-    submission = service.prepare(key, wanted)
+    submission = service.boundary.prepare(key, wanted)
     found = service.executor.judge(Submission(request=submission.request, policy=body.policy))
     return Checked(
         decision=found.evaluation.decision.value,

@@ -3,6 +3,7 @@ it."""
 
 from __future__ import annotations
 
+import asyncio
 from typing import Annotated
 
 from litestar import Response, get, post
@@ -13,8 +14,8 @@ from ....lib.errors import InvalidRequest
 from ....sessions.session import AsyncSessionProcess
 from ..access import service_of
 from ..bodies import Done, ProcessBody, ProcessList, ProcessView, Signal, Terminal
+from ..jobs import Job
 from ..problems import Answered, not_found
-from ..service import Job
 from . import runs
 from .answers import Asked, described, reply
 from .sessions import Id, own
@@ -66,7 +67,9 @@ async def process_start(request: Asked, session_id: Id, data: _Wanted) -> Respon
     service, held = service_of(request), own(request, session_id)
     with held.using():
         job = service.accept_process(request.user, held, data)
-        await runs.awaited(request, job, service.begun(job))
+        begun = asyncio.ensure_future(service.begun(job))
+        await runs.cancel_if_gone(request, job, begun)
+        await begun
     return reply(_view(job, {request.user.id: request.user.name}), 201, location=f"/v1/runs/{job.row.id}")
 
 

@@ -16,14 +16,18 @@ from litestar.response import Stream
 from ....lib.errors import InvalidRequest
 from ....models import Result
 from ..access import service_of
-from ..bodies import Event, RunBody, Runs, RunSummary, RunView
+from ..bodies import Event, RunBody, Runs, RunSummary, RunView, encode, moment
+from ..jobs import Job, follow, row_of
 from ..problems import Answered
-from ..service import Job, Row, Service, encode, moment, row_of
+from ..run_table import Row
+from ..service import Service
 from .answers import Asked, described, reply
 
 T = TypeVar("T")
 _BEAT = 15.0
 """Seconds without an event after which a comment is sent on an event stream, so that no proxy closes it."""
+_UNWATCHED = 0.05
+"""Seconds of a run before its client's connection is watched: most runs are over by then."""
 _TITLE = 80
 
 _EXAMPLES = [
@@ -83,8 +87,8 @@ def fields(row: Row, names: dict[str, str]) -> dict[str, Any]:
         "language": row.body.language,
         "title": text.strip()[:_TITLE],
         "created": moment(row.created),
-        "started": moment(row.started),
-        "ended": moment(row.ended),
+        "started": None if row.started is None else moment(row.started),
+        "ended": None if row.ended is None else moment(row.ended),
         "approval_id": row.approval,
         "note": row.note,
         "session": row.session,
@@ -96,14 +100,22 @@ async def key_names(service: Service) -> dict[str, str]:
     return {key.id: key.name for key in await asyncio.to_thread(service.keys.list)}
 
 
-async def awaited(request: Asked, job: Job, work: Coroutine[Any, Any, T]) -> T:
-    """Wait for `work` on a run and return its result. If the client disconnects, cancel the run, unless durable."""
-    waiting = asyncio.ensure_future(work)
-    await _until_gone(request, waiting)
-    if not waiting.done() and not job.durable and job.task is not None:
+async def ended(request: Asked, job: Job) -> Row:
+    """Wait until a run has ended or waits for an approval, and return it. Raises the error that ended it.
+
+    If the client disconnects, cancel the run, unless it is durable.
+    """
+    if job.task is not None:
+        await cancel_if_gone(request, job, job.task)
+    return await service_of(request).ended(job)
+
+
+async def cancel_if_gone(request: Asked, job: Job, doing: asyncio.Future[Any]) -> None:
+    """Wait for `doing`, which is about a run. If the client disconnects first, cancel the run, unless it is durable."""
+    await _until_gone(request, doing)
+    if not doing.done() and not job.durable and job.task is not None:
         job.why = "its caller went away"
         job.task.cancel()
-    return await waiting
 
 
 async def unless_gone(request: Asked, work: Coroutine[Any, Any, T]) -> T:
@@ -117,6 +129,8 @@ async def unless_gone(request: Asked, work: Coroutine[Any, Any, T]) -> T:
 
 async def _until_gone(request: Asked, doing: asyncio.Future[T]) -> None:
     """Wait until `doing` is done or the client has disconnected."""
+    if (await asyncio.wait({doing}, timeout=_UNWATCHED))[0]:
+        return
     gone = asyncio.ensure_future(_gone(request))
     either: set[asyncio.Future[Any]] = {gone, doing}
     try:
@@ -151,7 +165,7 @@ async def _gone(request: Asked) -> None:
 async def run(request: Asked, data: _Wanted, idempotency: _Idempotency = "") -> Response[bytes]:
     service = service_of(request)
     found, _ = await service.accept(request.user, data, "sync", idempotency)
-    row = await awaited(request, found, service.ended(found)) if isinstance(found, Job) else found
+    row = await ended(request, found) if isinstance(found, Job) else found
     return reply(result_of(row), 202 if row.state == "waiting" else 200)
 
 
@@ -222,7 +236,7 @@ def _before(text: str) -> float:
         return float(text)
     except ValueError:
         raise InvalidRequest(
-            "`before` can't be read", why="it is no page", next="give `next` of the page before"
+            "`before` can't be read", why="it is not a page", next="give `next` of the page before"
         ) from None
 
 
@@ -250,11 +264,11 @@ def events(service: Service, found: Job | Row, *, cancels: bool) -> Stream:
 
 
 async def _lines(service: Service, found: Job | Row, *, cancels: bool) -> AsyncIterator[bytes]:
-    follow = service.follow(found, until_over=not cancels)
+    following = follow(found, service.stopping, until_over=not cancels)
     pending: asyncio.Future[tuple[str, Any]] | None = None
     try:
         while True:
-            pending = pending or asyncio.ensure_future(anext(follow))
+            pending = pending or asyncio.ensure_future(anext(following))
             done, _ = await asyncio.wait({pending}, timeout=_BEAT)
             if not done:
                 yield b": nothing new\n\n"
@@ -271,7 +285,7 @@ async def _lines(service: Service, found: Job | Row, *, cancels: bool) -> AsyncI
             pending.cancel()
             with suppress(asyncio.CancelledError, StopAsyncIteration):
                 await pending
-        await follow.aclose()  # type: ignore[attr-defined] # an asynchronous generator
+        await following.aclose()  # type: ignore[attr-defined] # an asynchronous generator
         if cancels and isinstance(found, Job) and found.task is not None and not found.durable:
             found.why = "its caller went away"
             found.task.cancel()

@@ -118,7 +118,7 @@ async def session_close(request: Asked, session_id: Id) -> Response[bytes]:
 async def session_run(request: Asked, session_id: Id, data: _Run) -> Response[bytes]:
     service = service_of(request)
     job = service.accept_in(request.user, own(request, session_id), data, "sync")
-    return reply(runs.result_of(await runs.awaited(request, job, service.ended(job))))
+    return reply(runs.result_of(await runs.ended(request, job)))
 
 
 @post(
@@ -237,7 +237,7 @@ async def session_changes(request: Asked, session_id: Id) -> Response[bytes]:
     held = own(request, session_id)
     with held.using():
         effect = await held.session.changes()
-    return reply(msgspec.structs.replace(effect, project=service_of(request).project_name(effect.project)))
+    return reply(msgspec.structs.replace(effect, project=service_of(request).boundary.project_name(effect.project)))
 
 
 @post(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, Literal
 
 from litestar import Request, Response, get
 from litestar.openapi.datastructures import ResponseSpec
@@ -31,18 +31,21 @@ def health() -> Health:
     summary="Whether it takes runs",
     responses={
         200: ResponseSpec(Health, generate_examples=False, description="It does."),
-        503: ResponseSpec(Health, generate_examples=False, description="It is stopping."),
+        503: ResponseSpec(Health, generate_examples=False, description="It is stopping, or can't store runs."),
     },
 )
 async def ready(request: Request[Any, Any, Any]) -> Response[Health]:
     service = service_of(request)
-    now = Health(status="stopping" if service.draining else "ok", queued=service.waiting, running=service.busy)
-    return Response(now, status_code=503 if service.draining else 200)
+    status: Literal["ok", "stopping", "failing"] = "ok" if service.can_store else "failing"
+    if service.draining:
+        status = "stopping"
+    now = Health(status=status, queued=service.quotas.waiting, running=service.busy)
+    return Response(now, status_code=200 if status == "ok" else 503)
 
 
 @get(
     "/metrics",
-    guards=[needs("audit")],
+    before_request=needs("audit"),
     tags=["service"],
     summary="Numbers for Prometheus",
     media_type="text/plain",
@@ -53,9 +56,9 @@ async def ready(request: Request[Any, Any, Any]) -> Response[Health]:
 async def metrics(request: Request[Any, Any, Any]) -> str:
     service = service_of(request)
     own = (
-        ("redoma_service_queued", "Runs that wait for their turn.", service.waiting),
+        ("redoma_service_queued", "Runs that wait for their turn.", service.quotas.waiting),
         ("redoma_service_running", "Runs under way.", service.busy),
-        ("redoma_service_slots", "Runs that may be under way at one time.", service.running),
+        ("redoma_service_slots", "Runs that may be under way at one time.", service.quotas.running),
     )
     lines = "".join(f"# HELP {name} {about}\n# TYPE {name} gauge\n{name} {value}\n" for name, about, value in own)
     return await asyncio.to_thread(numbers.text) + lines

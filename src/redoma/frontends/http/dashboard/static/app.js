@@ -35,7 +35,7 @@ function addPiece(out, event) {
   out.hidden = false;
 }
 
-// A run that goes on: its output is added as it comes, and the page is loaded again at its end.
+// A run that goes on: its output is added as it comes, and the page is loaded again when it was approved, and at its end.
 function followRun() {
   const page = find("[data-follow]");
   if (!page) return;
@@ -45,11 +45,13 @@ function followRun() {
   events.addEventListener("output", (event) => addPiece(out, event));
   events.addEventListener("state", (event) => {
     const now = JSON.parse(event.data).state;
-    if (now !== state && ["done", "waiting", "cancelled", "interrupted"].includes(now)) {
+    if (now !== state && (state === "waiting" || ["done", "waiting", "cancelled", "interrupted"].includes(now))) {
       events.close();
       location.reload();
     }
     state = now;
+    const pill = find("[data-pill]");
+    if (now === "running") { pill.textContent = pill.dataset.running; pill.className = "pill busy"; }
   });
   events.onerror = () => events.close();
 }
@@ -62,11 +64,16 @@ function play() {
   if (!form) return;
   const show = find("[data-shown]"), out = find("[data-output]"), status = find("[data-status]");
   const pictures = find("[data-pictures]"), more = find("[data-more]"), button = find("[data-run]");
+  const waits = find("[data-waits]"), words = JSON.parse(form.dataset.words);
+  let leave = () => {};  // stops following the run before
   const say = (text, tone) => { status.textContent = text; status.className = "pill " + tone; };
   form.addEventListener("submit", async (event) => {
     event.preventDefault();
+    leave();
     button.disabled = true;
+    waits.hidden = true;
     show.hidden = false;
+    find("[data-idle]").hidden = true;
     out.replaceChildren();
     pictures.replaceChildren();
     more.hidden = true;
@@ -94,6 +101,7 @@ function play() {
   const follow = (id) => new Promise((done) => {
     const events = new EventSource("/runs/" + id + "/events");
     const end = () => { events.close(); done(); };
+    leave = end;
     events.addEventListener("output", (event) => addPiece(out, event));
     let shown = 0;
     events.addEventListener("display", (event) => {
@@ -116,14 +124,21 @@ function play() {
       }
     };
     events.addEventListener("state", (event) => {
-      const now = JSON.parse(event.data).state;
-      say(form.dataset[now] || now, now === "waiting" ? "asks" : "busy");
-      if (now === "waiting" || now === "cancelled" || now === "interrupted") end();
+      const { state: now, approval_id: approval } = JSON.parse(event.data);
+      if (now !== "done") say(words[now] || now, now === "waiting" ? "asks" : "busy");
+      waits.hidden = now !== "waiting";
+      if (now === "waiting") {
+        find("a", waits).href = "/approvals/" + approval;
+        done();  // something else may be run meanwhile
+      }
+      if (now === "cancelled" || now === "interrupted") end();
     });
     events.addEventListener("result", (event) => {
       const result = JSON.parse(event.data);
-      say(result.status, result.status === "ok" ? "good" : "bad");
-      const last = [result.value_repr, result.status === "ok" ? null : result.error].filter(Boolean).join("\n");
+      const refused = ["denied", "expired", "forbidden"].includes(result.status);
+      say(words[result.status] || result.status, result.status === "ok" ? "good" : refused ? "asks" : "bad");
+      const drawn = later.some(([, kind, text]) => kind && text === result.value_repr);
+      const last = [drawn ? null : result.value_repr, result.status === "ok" ? null : result.error].filter(Boolean).join("\n");
       if (last) {
         const part = document.createElement("span");
         part.textContent = (out.textContent && !out.textContent.endsWith("\n") ? "\n" : "") + last;
@@ -133,10 +148,12 @@ function play() {
       draw();
       for (const name of Object.keys(result.files).slice(0, 12)) {
         if (!/\.(png|jpe?g|gif|webp)$/i.test(name)) continue;
-        const picture = document.createElement("img");
-        picture.alt = name;
+        const figure = document.createElement("figure"), picture = document.createElement("img");
+        const caption = document.createElement("figcaption");
+        picture.alt = caption.textContent = name;
         picture.src = "/runs/" + id + "/files/" + name.split("/").map(encodeURIComponent).join("/");
-        pictures.append(picture);
+        figure.append(picture, caption);
+        pictures.append(figure);
       }
       end();
     });
