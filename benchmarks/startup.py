@@ -1,10 +1,14 @@
-"""How long the command line takes to start and answer, beside a bare Python, all in one run.
+"""How long the command line takes to start and answer, and `native` in the library, beside a bare Python and a bare
+subprocess, all in one run. At the end each bar, with a verdict.
 
     python benchmarks/startup.py [--rounds 20] [--beside SRC]
 
 `--beside` names the `src` directory of another version of Redoma, which is then measured in the same rounds. Wall-clock
 time depends on what else the machine does; CPU time, of the process and all that it has waited for, much less so. On a
 busy machine root can measure as if it were quiet: `chrt -f 1 python benchmarks/startup.py`.
+
+The bars in milliseconds are for a machine on which `python3 -c pass` takes 11 to 20. A slower one is told by the ratio:
+the same bar, as a multiple of 20 ms.
 """
 
 from __future__ import annotations
@@ -27,9 +31,29 @@ BARS = {
     "redoma eval '2 + 2'": 150.0,
     "redoma exec --backend native -- true": 90.0,
 }
-"""Milliseconds that each may take on a quiet machine, where a bare Python takes 11 to 20."""
+"""Milliseconds that each may take on a quiet machine, where `python3 -c pass` takes 11 to 20."""
+SLOWEST = 20.0
 HELP_BAR = 2.5
 """Times as long as `python3 -c pass` that `redoma --help` may take."""
+LIBRARY_BAR = 3.0
+"""Times as long as a bare subprocess that `true` may take on `native`, in a process that has loaded Redoma."""
+SUBPROCESS, LIBRARY = "subprocess.run(['true'])", "executor.command(['true'], backend='native')"
+IN_ONE_PROCESS = """
+import subprocess, sys, time
+from redoma import Executor
+with Executor() as executor:
+    def ours():
+        assert executor.command(["true"], backend="native").ok
+    def bare():
+        subprocess.run(["true"], check=True, stdin=subprocess.DEVNULL, capture_output=True)
+    for call in (ours, bare) * 20:
+        call()
+    for _ in range(int(sys.argv[1])):
+        for call in (bare, ours):
+            begun = time.perf_counter()
+            call()
+            print((time.perf_counter() - begun) * 1000, end=" ")
+"""
 CALLS = {
     "redoma --help": ["-m", "redoma", "--help"],
     "import redoma": ["-c", "import redoma"],
@@ -74,6 +98,20 @@ def measure(versions: dict[str, str], state: str, rounds: int) -> dict[tuple[str
     return samples
 
 
+def in_the_library(source: str, state: str, rounds: int) -> tuple[list[float], list[float]]:
+    """Milliseconds of a bare subprocess and of `native` for the same command, by turns in one process."""
+    plain = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    environment = {**plain, "PYTHONPATH": source, "REDOMA_STATE_DIR": f"{state}/library"}
+    command = [sys.executable, "-c", IN_ONE_PROCESS, str(rounds)]
+    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
+    times = [float(word) for word in done.stdout.split()]
+    return times[::2], times[1::2]
+
+
+def verdict(what: str, taken: str, bar: str, *, met: bool) -> None:
+    print(f"{'met' if met else 'MISSED':7} {what:45} {taken:28} bar: {bar}")
+
+
 def p50(samples: list[Sample]) -> Sample:
     return Sample(*(statistics.median(values) for values in zip(*samples, strict=True)))
 
@@ -91,18 +129,29 @@ def main() -> None:
     versions["now"] = str(Path(__file__).resolve().parent.parent / "src")
     with tempfile.TemporaryDirectory() as state:
         samples = measure(versions, state, given.rounds)
+        bare_calls, library_calls = in_the_library(versions["now"], state, 10 * given.rounds)
     bare, plain = p50(samples[BARE, ""]), p50(samples[PLAIN, ""])
     print(f"{'':37} {'':6}  wall p10, p50       min-max           CPU p10, p50        wall p10, p50 / bare Python")
     for (name, version), values in samples.items():
         low, middle, walls = p10(values), p50(values), [sample.wall for sample in values]
         spread = f"{min(walls):.0f}-{max(walls):.0f}"
-        bar = f"  at most {BARS[name]:.0f} ms" if name in BARS else ""
-        ratio = f"{low.wall / p10(samples[BARE, '']).wall:5.1f}x {middle.wall / bare.wall:5.1f}x{bar}"
+        ratio = f"{low.wall / p10(samples[BARE, '']).wall:5.1f}x {middle.wall / bare.wall:5.1f}x"
         wall, cpu = f"{low.wall:6.1f} {middle.wall:6.1f} ms", f"{low.cpu:6.1f} {middle.cpu:6.1f} ms"
         print(f"{name:37} {version:6} {wall}  {spread:12} ms {cpu}   {ratio}")
+    load = os.getloadavg()[0]
+    print(f"\n{PLAIN} takes {plain.wall:.1f} ms; the load is {load:.1f}. All are p50 of the wall-clock time.")
+    for name, bar in BARS.items():
+        middle = p50(samples[name, "now"])
+        allowed = bar * max(1.0, plain.wall / SLOWEST)
+        taken = f"{middle.wall:.0f} ms, {middle.wall / plain.wall:.1f}x python3"
+        verdict(
+            name, taken, f"{bar:.0f} ms, or {bar / SLOWEST:.1f}x where python3 is slower", met=middle.wall <= allowed
+        )
     ratio_of_help = p50(samples["redoma --help", "now"]).wall / plain.wall
-    met = "met" if ratio_of_help <= HELP_BAR else "MISSED"
-    print(f"\nredoma --help takes {ratio_of_help:.2f} times as long as {PLAIN}; the bar is {HELP_BAR}: {met}")
+    verdict("redoma --help", f"{ratio_of_help:.2f}x python3", f"{HELP_BAR}x", met=ratio_of_help <= HELP_BAR)
+    ours, theirs = statistics.median(library_calls), statistics.median(bare_calls)
+    taken = f"{ours:.2f} ms, {ours / theirs:.2f}x {theirs:.2f} ms"
+    verdict(LIBRARY, taken, f"{LIBRARY_BAR:.0f}x {SUBPROCESS}", met=ours <= LIBRARY_BAR * theirs)
 
 
 if __name__ == "__main__":

@@ -105,7 +105,7 @@ def test_every_job_has_its_result_and_a_bad_one_its_reason(redoma_command: Call,
     assert [found[f"job-{i}"]["stdout"] for i in range(10)] == [f"{2 * i}\n" for i in range(10)]
     assert found["late"]["status"] == "timeout"
     assert {found[name]["status"] for name in ("bad", "odd")} == {"failed"}
-    assert "no JSON" in str(found[13]["error"])  # type: ignore[index]
+    assert "not a JSON object" in str(found[13]["error"])  # type: ignore[index]
     assert done.returncode == 1
     assert "14 of 14 jobs" in done.stderr
     assert "10 ok" in done.stderr

@@ -248,13 +248,15 @@ def test_without_a_service_or_with_a_dead_one_nothing_changes(user: User, tmp_pa
 
 
 def test_systemd_can_pass_the_socket(tmp_path: Path) -> None:
+    """The service then has neither a locale nor the variables of the caller's shell."""
     path = tmp_path / "passed.sock"
-    env = {**os.environ, "HOME": str(tmp_path), "REDOMA_USER_SOCKET": str(path), "LISTEN_FDS": "1"}
+    bare = {"HOME": str(tmp_path), "REDOMA_USER_SOCKET": str(path), "PATH": os.defpath, "LISTEN_FDS": "1"}
+    env = {**bare, "LANG": "C.UTF-8", "PYTHONUNBUFFERED": "1", "PYTHONDONTWRITEBYTECODE": "1"}
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as passed:
         passed.bind(str(path))
         passed.listen()
         command = ["bash", "-c", f"exec 3<&{passed.fileno()}; LISTEN_PID=$$ exec {PROGRAM} serve --user"]
-        service = subprocess.Popen(command, env=env, pass_fds=[passed.fileno()], stdout=subprocess.PIPE, text=True)
+        service = subprocess.Popen(command, env=bare, pass_fds=[passed.fileno()], stdout=subprocess.PIPE, text=True)
     assert service.stdout is not None
     try:
         assert str(path) in service.stdout.readline()

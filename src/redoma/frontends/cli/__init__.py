@@ -39,7 +39,7 @@ def status_of(arguments: list[str]) -> int:
     except SystemExit as leaving:  # at a signal: see `begin`
         status = leaving.code if isinstance(leaving.code, int) else 1
     except BrokenPipeError:
-        status = 141  # as in `redoma --help | head -n 1`; see `options.READER_GONE`
+        status = 141  # as in `redoma --help | head -n 1`; see `state.READER_GONE`
     except OSError as error:
         sys.stderr.write(f"redoma: standard output can't be written: {error.strerror}\n")
         status = 125

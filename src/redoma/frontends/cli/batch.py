@@ -96,7 +96,7 @@ async def _run(core: Any, number: int, line: bytes, defaults: dict[str, Any]) ->
             return job_id, 'it has no "code"'
         return job_id, await core.run(code, language, **{**defaults, **job})
     except msgspec.DecodeError as error:
-        return job_id, f"it is no JSON object: {error}"
+        return job_id, f"it is not a JSON object: {error}"
     except (RedomaError, RecursionError) as error:
         return job_id, str(error)
 
@@ -150,7 +150,7 @@ class _Results:
                 except (msgspec.DecodeError, KeyError, ValueError):
                     if line.endswith(b"\n"):
                         os.close(self._file)
-                        why = "it has lines that are no results of a batch"
+                        why = "it has lines that are not results of a batch"
                         raise InvalidRequest(
                             f"{self._name} can't be used", why=why, next="name another file for the results"
                         ) from None

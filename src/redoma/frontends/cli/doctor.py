@@ -51,7 +51,7 @@ def doctor(state: State) -> int:
         None,
     )
     works = {entry["name"] for entry in backends if entry["works"]}
-    lean_cells = "" if {"jail"} & works or chosen in ("docker", "lean") or "lean" not in works else _advice()
+    advice = "" if "jail" in works or chosen in ("docker", "lean") else _advice()
     report = {
         "redoma": redoma.__version__,
         "python": platform.python_version(),
@@ -60,7 +60,7 @@ def doctor(state: State) -> int:
         "backends": backends,
         "host": [fact for found in facts.values() for fact in found],
         "audit": _audit(state),
-        "lean_cells": lean_cells,
+        "advice": advice,
     }
     emit(report, _print)
     return 0 if chosen else _NOTHING_ISOLATES
@@ -132,8 +132,8 @@ def _print(report: dict[str, Any]) -> None:
     _print_host(report["host"])
     click.echo(f"\nauto    {report['auto'] or 'nothing here isolates'}")
     click.echo(f"audit   {report['audit']['state']}  ({report['audit']['directory']})")
-    if report["lean_cells"]:
-        click.echo(f"\n{report['lean_cells']}")
+    if report["advice"]:
+        click.echo(f"\n{report['advice']}")
 
 
 def _print_host(facts: list[dict[str, str]]) -> None:

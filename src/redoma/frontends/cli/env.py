@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +18,7 @@ from .state import State
 
 if TYPE_CHECKING:
     from redoma.environments import Environment, Store
+    from redoma.pipeline.sync import Executor
 
 _HOSTS = click.option(
     "--allow-host",
@@ -43,7 +46,11 @@ def env() -> None:
     shell_complete=files,
     help="Take the packages of a requirements file, or the dependencies of a pyproject.toml.",
 )
-@click.option("--python", metavar="PATH", help="Use this interpreter.  [default: that of Redoma]")
+@click.option(
+    "--python",
+    metavar="PATH",
+    help="Run its code on this interpreter, a path or a program such as python3.12.  [default: that of Redoma]",
+)
 @click.option(
     "--preload",
     multiple=True,
@@ -72,11 +79,11 @@ def create(
     Examples:
       redoma env create data numpy pandas matplotlib
       redoma env create app -r requirements.txt
+      redoma env create new numpy --python python3.13
       redoma run --environment data 'import pandas; pandas.__version__'
     """
     from redoma.environments.requirements import from_file, requirements
 
-    _check_python(python)
     given = [*(Path(word) for word in packages if _is_file(word)), *sources]
     named = [word for word in packages if not _is_file(word)]
     wanted = requirements([*named, *(line for path in given for line in from_file(path))])
@@ -84,7 +91,9 @@ def create(
         raise InvalidRequest(
             "no packages are named", why="an environment is made of some", next=f"redoma env create {name} pandas"
         )
-    _show_made(_installed(state, name, wanted, hosts=hosts, preload=preload))
+    with _executor(state) as executor:
+        made = executor.create_environment(name, wanted, hosts=hosts, preload=preload, python=python)
+    _show_made(made)
     return 0
 
 
@@ -96,7 +105,8 @@ def create(
 def update(state: State, /, name: str, hosts: tuple[str, ...]) -> int:
     """Install the packages of NAME again, in the newest versions that fit. Runs that have it keep what they have."""
     found = _store(state).get(name) or _store(state).find(name)
-    made = _installed(state, name, found.requirements, hosts=hosts, preload=found.preload, anew=True)
+    with _executor(state) as executor:
+        made = executor.update_environment(name, hosts=hosts)
     _show_made(made, before=found)
     return 0
 
@@ -152,21 +162,13 @@ def _is_file(word: str) -> bool:
     return word.endswith((".txt", ".toml", ".in")) and ("/" in word or Path(word).exists())
 
 
-def _check_python(path: str | None) -> None:
-    if path is not None and Path(path).resolve() != Path(sys.executable).resolve():
-        raise InvalidRequest(
-            f"the interpreter {path} can't be used",
-            why=f"cells are forked from the interpreter that Redoma runs on, {sys.executable}",
-            next=f"install Redoma with {path}: {path} -m pip install redoma",
-        )
-
-
-def _installed(state: State, name: str, wanted: tuple[str, ...], **options: Any) -> Environment:
+@contextlib.contextmanager
+def _executor(state: State) -> Iterator[Executor]:
     from redoma.pipeline.sync import Executor
 
     with Executor(state.config) as executor:
         executor.core.on_progress = show_progress if sys.stderr.isatty() else None
-        return executor.create_environment(name, wanted, **options)
+        yield executor
 
 
 def _show_made(made: Environment, before: Environment | None = None) -> None:
@@ -190,7 +192,7 @@ def _lines(found: Environment) -> list[str]:
     return [
         f"name:      {found.name}",
         f"wanted:    {', '.join(found.requirements)}",
-        f"python:    {found.python}",
+        f"python:    {found.python}" + (f", {found.interpreter.path}" if found.interpreter is not None else ""),
         f"from:      {', '.join(found.hosts)}",
         f"created:   {found.created.isoformat()}",
         f"files:     {found.files}, {_size(found.size)}",

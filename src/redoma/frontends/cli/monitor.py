@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from redoma.monitor.history import History
-    from redoma.monitor.model import Plan, Round, Verdict
+    from redoma.monitor.model import CheckResult, Plan, Round
 
 COLOURS = {"ok": "green", "warning": "yellow", "critical": "red", "unknown": "magenta"}
 _BLOCKS = "▁▂▃▄▅▆▇█"
@@ -457,7 +457,7 @@ def _styled(word: str) -> str:
     return click.style(word, fg=COLOURS[word], bold=True)
 
 
-def _cells(verdict: Verdict) -> tuple[str, ...]:
+def _cells(verdict: CheckResult) -> tuple[str, ...]:
     message = one_line(verdict.message)
     if verdict.found is not verdict.state and verdict.found.value:
         message = f"{verdict.found.word} if it lasts" + (f": {message}" if message else "")

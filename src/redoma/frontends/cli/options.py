@@ -29,8 +29,7 @@ def audit_log(state: State) -> AuditLog:
     """Return the audit log of the configuration in force."""
     from redoma.audit import AuditLog
 
-    settings = state.config.audit
-    return AuditLog(settings.directory, retention_days=settings.retention_days, fsync=settings.fsync)
+    return AuditLog.configured(state.config.audit)
 
 
 class Lang(click.ParamType[str]):
@@ -122,7 +121,7 @@ def given_command() -> tuple[str, ...] | None:
 def project_directory(path: str | None) -> str | None:
     """Return `path`. Raises `InvalidRequest` if it is not a directory."""
     if path is not None and not os.path.isdir(path):
-        why = "it is no directory" if os.path.lexists(path) else "there is no such directory"
+        why = "it is not a directory" if os.path.lexists(path) else "there is no such directory"
         raise InvalidRequest(f"the project {path} can't be used", why=why, next="name a directory")
     return path
 
@@ -147,7 +146,7 @@ class Moment(click.ParamType["datetime"]):
             time = datetime.fromisoformat(value)
             return time.astimezone(UTC) if time.tzinfo else time.replace(tzinfo=UTC)
         except (ValueError, OverflowError):
-            self.fail(f"{value!r} is no time; write it like 2h, 30d, 2030-01-31 or 2030-01-31T12:00", param, ctx)
+            self.fail(f"{value!r} is not a time; write it like 2h, 30d, 2030-01-31 or 2030-01-31T12:00", param, ctx)
 
 
 class Size(click.ParamType[int]):

@@ -88,7 +88,7 @@ def _span(span: str | None, size: int) -> tuple[int, int]:
         return 0, size
     match = _RANGE.match(span)
     if not match or (match[2] and int(match[2]) < int(match[1])):
-        raise InvalidRequest(f"{span!r} is no range of bytes", why="it is written A-B or A-", next="such as 0-1023")
+        raise InvalidRequest(f"{span!r} is not a range of bytes", why="it is written A-B or A-", next="such as 0-1023")
     return int(match[1]), min(size, int(match[2]) + 1) if match[2] else size
 
 

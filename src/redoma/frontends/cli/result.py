@@ -130,6 +130,8 @@ def show(
     if result.passed_over and result.status.ending == "ran":
         for preferred, why in result.passed_over.items():
             note(f"it ran on {result.backend}, because {preferred} could not run it: {_name(why)}", "backend")
+        if result.backend == "monty" and result.status is Status.ERROR:
+            _print_other_backends()
     if result.redacted:
         kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(result.redacted.items()))
         note(kinds, "redacted")
@@ -157,6 +159,14 @@ def _print_lacking(result: Result) -> None:
             return
 
 
+def _print_other_backends() -> None:
+    """Say what would run all of Python here, as the failed run got monty's subset."""
+    from redoma.backends.jail.lean import advice
+
+    if text := advice():
+        note(f"monty knows a part of Python only\n{text}", "backend")
+
+
 def _print_refused_hosts(result: Result) -> None:
     """Print which requests to hosts were refused, each once, unless the denial or an effect's list shows them."""
     if result.effect is not None:
@@ -170,6 +180,8 @@ def _print_refused_hosts(result: Result) -> None:
 
 def _print_denial(denial: Denial, said: str) -> None:
     """Print the parts of a denial that the message before it doesn't contain."""
+    if denial.rule.startswith("backend.") and denial.allowed in said:  # the message says it all
+        return
     retry = f"{'may help' if denial.retry else 'no use'}: {denial.retry_why}"
     for name, text in {"about": denial.resource, "allowed": denial.allowed, "again": retry}.items():
         if text and text not in said:

@@ -80,9 +80,8 @@ class State:
         """Return an executor for one run, with no cells kept for a second one. If the run will be on `backend`, that is
         started at once, while the rest of Redoma is loaded. `attended` selects the property of that name.
         """
-        from redoma.pipeline.installed import Installed, prepare_redaction
+        from redoma.pipeline.installed import Installed
 
-        prepare_redaction()
         config = self.attended if attended else self.config
         installed = Installed(config, once=True)
         if backend in ("auto", "jail", "monty"):

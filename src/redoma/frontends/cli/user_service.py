@@ -379,6 +379,7 @@ class _Wanted:
         os.environb.clear()
         os.environb.update(self._environment)
         time.tzset()
+        sys.dont_write_bytecode = bool(self._environment.get(b"PYTHONDONTWRITEBYTECODE"))
         sys.argv = [sys.argv[0], *self.words]
         modes = (("stdin", "r"), ("stdout", "w"), ("stderr", "w"))
         for number, ((name, mode), (encoding, errors)) in enumerate(zip(modes, self._streams, strict=True)):
@@ -400,7 +401,13 @@ def _text(number: int, mode: str, encoding: str, errors: str) -> io.TextIOWrappe
 
 
 def _python_variables(environment: dict[bytes, bytes]) -> list[str]:
-    return sorted(repr(pair) for pair in environment.items() if pair[0].startswith((b"PYTHON", b"LD_", b"MALLOC_")))
+    """Return the variables that a started interpreter has read. Those that images often set and that change no run,
+    such as PYTHONUNBUFFERED (the caller's streams are opened anew), don't count.
+    """
+    prefixes, harmless = (b"PYTHON", b"LD_", b"MALLOC_"), (b"PYTHONUNBUFFERED", b"PYTHONDONTWRITEBYTECODE")
+    return sorted(
+        repr(pair) for pair in environment.items() if pair[0].startswith(prefixes) and pair[0] not in harmless
+    )
 
 
 class _ProcessFacts:
@@ -483,7 +490,7 @@ def _receive(caller: socket.socket) -> tuple[bytes, list[int]]:
             os.set_inheritable(number, False)
         size = int.from_bytes(data, "big")
         if flags & socket.MSG_CTRUNC or len(data) != 4 or size > _MAX_MESSAGE:
-            raise ValueError("it is no message of ours")
+            raise ValueError("it is not a message of ours")
         message = bytearray()
         while len(message) < size:
             if not (piece := caller.recv(size - len(message))):

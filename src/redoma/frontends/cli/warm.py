@@ -10,6 +10,7 @@ This loads next to nothing: it is what makes a short command short.
 
 from __future__ import annotations
 
+import _locale
 import _signal
 import _socket
 import marshal
@@ -23,6 +24,8 @@ _HERE = ("--backend", "--workspace", "--project", "--cwd", "--checkpoint", "-h",
 _PRIVATE = ("/dev/fd", "/dev/std", "/dev/tty", "/proc")
 """Paths that mean something else in every process."""
 _PASSED_ON = (_signal.SIGINT, _signal.SIGTERM, _signal.SIGHUP)
+_DONT_WRITE_BYTECODE, _UTF8_MODE = 4, 14
+"""Positions in `sys.flags`."""
 TAKEN, NOT_TAKEN = b"Y", b"N"
 GONE = 125
 
@@ -99,8 +102,12 @@ def python() -> list[str]:
     """What has to be the same at both ends: the interpreter, how it was started, and which Redoma this is."""
     import redoma
 
-    flags = (tuple(sys.flags), sys.warnoptions, sorted(sys._xoptions.items()), sys.getfilesystemencoding())
-    return [sys.executable, sys.prefix, redoma.__file__, redoma.__version__, repr(flags)]
+    # Not `dont_write_bytecode`, which changes no run. A service of systemd often has no locale, and then Python turns
+    # its UTF-8 mode on: only the encoding has to be the same.
+    flags = [each for at, each in enumerate(sys.flags) if at not in (_DONT_WRITE_BYTECODE, _UTF8_MODE)]
+    encodings = sys.getfilesystemencoding(), "utf-8" if sys.flags.utf8_mode else _locale.getencoding().lower()
+    started = (flags, sys.warnoptions, sorted(sys._xoptions.items()), *encodings)
+    return [sys.executable, sys.prefix, redoma.__file__, redoma.__version__, repr(started)]
 
 
 def _pass_signals_on(service: _socket.socket) -> None:

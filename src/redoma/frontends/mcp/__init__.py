@@ -3,12 +3,13 @@
 Theory of operation. A tool call is a request like any other: it goes through `AsyncExecutor.submit` (policy, approval,
 the record, a cell, output), and what comes of it is written for a model.
 
-    client ─▶ stdio, or /mcp of the service (http.py: its keys) ─▶ MCPServer ─▶ tools ─▶ bench ─▶ AsyncExecutor
+    client ─▶ stdio, or /mcp of the service (http.py: its keys) ─▶ MCPServer ─▶ tools ─▶ tool_host ─▶ AsyncExecutor
                                                                       └─▶ approval: a person, where needed
 
     tools       the tools: what they take, what they call; nothing is decided here
-    bench       where calls run: the executor, the sessions, who calls. `LocalBench` is this user's machine
-    http        `ServiceBench`, with the quotas and projects of the service, and the mount at /mcp
+    tool_host   where calls run: the executor, the sessions, who calls
+    stdio       `LocalToolHost`, this user's machine, and the server over standard input and output
+    http        `ServiceToolHost`, with the quotas and projects of the service, and the mount at /mcp
     approval    a call that needs a person, in three steps: try it, ask, try it again
     answers     what a model gets back: bounded, and free of anything that JSON can't carry
     install     the configuration of clients

@@ -14,6 +14,7 @@ from typing import Any, Literal
 from mcp_types import CallToolResult, ImageContent, TextContent
 from pydantic import BaseModel, Field
 
+from ...lib.text import valid_utf8
 from ...models import Change, Display, Effect, Evaluation, Result
 from ...workspace.kept import Kept
 
@@ -21,7 +22,7 @@ MAX_TEXT = 8000
 """Characters of a text for a model, and of each stream in the data."""
 MAX_PICTURES = 5
 MAX_PICTURE_BYTES = 4 << 20
-"""Of all pictures of one answer together."""
+"""Maximum size of all pictures of one answer together."""
 _MAX_LINE = 1000
 _MAX_LISTED = 100
 _SIGNATURES = {"image/png": b"\x89PNG\r\n\x1a\n", "image/jpeg": b"\xff\xd8\xff"}
@@ -122,7 +123,7 @@ class FileOutput(BaseModel):
     path: str
     offset: int = 0
     text: str | None = None
-    base64: str | None = Field(default=None, description="The content, where it is no text.")
+    base64: str | None = Field(default=None, description="The content, if it is not text.")
     next_offset: int | None = Field(default=None, description="Where to read on; none at the end.")
 
 
@@ -144,7 +145,7 @@ class DoneOutput(BaseModel):
 
 def clean(text: str, limit: int = _MAX_LINE) -> str:
     """Return the text as valid Unicode of at most `limit` characters; the middle of a longer one is left out."""
-    text = text.encode("utf-8", "backslashreplace").decode()
+    text = valid_utf8(text)
     if len(text) <= limit:
         return text
     note = f"\n[… {len(text) - limit:,} characters left out …]\n"

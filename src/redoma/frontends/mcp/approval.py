@@ -25,7 +25,7 @@ from pydantic import BaseModel, Field
 from ...approval import describe
 from ...lib.errors import RedomaError
 from .answers import MAX_TEXT, clean
-from .bench import Bench
+from .tool_host import ToolHost
 
 
 class Tried(NamedTuple):
@@ -48,7 +48,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-def telling(bench: Bench, function: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T]]:
+def telling(host: ToolHost, function: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T]]:
     """The function, with the model told of errors that it can do something about: what happened, why, what to do next.
     Any other error is a bug of ours, of which the client gets no detail."""
 
@@ -57,7 +57,7 @@ def telling(bench: Bench, function: Callable[P, Awaitable[T]]) -> Callable[P, Aw
         try:
             return await function(*args, **kwargs)
         except RedomaError as error:
-            raise ToolError(clean(bench.words(str(error)), MAX_TEXT)) from error
+            raise ToolError(clean(host.words(str(error)), MAX_TEXT)) from error
         except OSError as error:  # of a file in a session, as `open` raises it
             named = f": {error.filename}" if error.filename else ""
             raise ToolError(clean(f"{error.strerror or error}{named}")) from error
@@ -68,7 +68,7 @@ def telling(bench: Bench, function: Callable[P, Awaitable[T]]) -> Callable[P, Aw
 _QUESTION = "Redoma: may this run, once? An agent has asked for it, and policy wants a person to decide.\n\n"
 
 
-def with_approval(bench: Bench, attempt: Attempt, output: type[BaseModel]) -> Callable[..., Any]:
+def with_approval(host: ToolHost, attempt: Attempt, output: type[BaseModel]) -> Callable[..., Any]:
     """The function of a tool that does what `attempt` does, and has a person asked where that is needed.
 
     `attempt` takes the context as `ctx`, and the arguments of the tool. `output` is the type of its structured answer.
@@ -77,12 +77,12 @@ def with_approval(bench: Bench, attempt: Attempt, output: type[BaseModel]) -> Ca
     async def ask(tried: Tried, ctx: Context[Any, Any]) -> Elicit[Answer] | None:
         if not tried.approval or not _can_be_asked(ctx):
             return None
-        question = await bench.question(bench.caller(ctx), tried.approval)
+        question = await host.question(host.caller(ctx), tried.approval)
         return None if question is None else Elicit(_QUESTION + describe(question).text, Answer)
 
     tries: Any = Annotated[Tried, Resolve(attempt)]
     ask.__annotations__ = {"tried": tries, "ctx": Context, "return": Elicit[Answer] | None}
-    asks: Any = Annotated[ElicitationResult[Answer], Resolve(telling(bench, ask))]
+    asks: Any = Annotated[ElicitationResult[Answer], Resolve(telling(host, ask))]
 
     async def call(**given: Any) -> CallToolResult:
         tried: Tried = given.pop("tried")
@@ -90,17 +90,17 @@ def with_approval(bench: Bench, attempt: Attempt, output: type[BaseModel]) -> Ca
         ctx: Context[Any, Any] = given["ctx"]
         match outcome:
             case AcceptedElicitation(data=Answer(approve=True) as said):
-                await bench.decide(bench.caller(ctx), tried.approval, "approved", said.reason)
+                await host.decide(host.caller(ctx), tried.approval, "approved", said.reason)
                 return (await attempt(**given)).result
             case AcceptedElicitation(data=Answer() as said):
-                return await _denied(bench, ctx, tried, said.reason)
+                return await _denied(host, ctx, tried, said.reason)
             case DeclinedElicitation():
-                return await _denied(bench, ctx, tried, "")
+                return await _denied(host, ctx, tried, "")
             case CancelledElicitation() | _:
                 return tried.result
 
     _take_arguments_of(attempt, call, {"tried": tries, "answer": asks}, output)
-    return telling(bench, call)
+    return telling(host, call)
 
 
 def _take_arguments_of(
@@ -122,9 +122,9 @@ def _can_be_asked(ctx: Context[Any, Any]) -> bool:
     return able is not None and (able.form is not None or able.url is None)
 
 
-async def _denied(bench: Bench, ctx: Context[Any, Any], tried: Tried, reason: str) -> CallToolResult:
-    caller = bench.caller(ctx)
-    await bench.decide(caller, tried.approval, "denied", reason)
+async def _denied(host: ToolHost, ctx: Context[Any, Any], tried: Tried, reason: str) -> CallToolResult:
+    caller = host.caller(ctx)
+    await host.decide(caller, tried.approval, "denied", reason)
     why = "a person has denied it" + (f": {reason.strip()[:1000]}" if reason.strip() else "")
     data: dict[str, Any] = dict(tried.result.structured_content)
     run = data.get("run") if "run" in data else data

@@ -28,7 +28,7 @@ from ..http.mounts import Mount
 from ..http.problems import no_key, not_allowed, problem_of, without_paths
 from ..http.routes import changes
 from ..http.service import Service
-from .bench import Bench, Caller, Wanted, client_name
+from .tool_host import Caller, ToolHost, Wanted, client_name
 from .tools import build
 
 PATH = "/mcp"
@@ -40,13 +40,13 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 
-class ServiceBench(Bench):
+class ServiceToolHost(ToolHost):
     """Runs on the executor of the service, with its quotas, projects and keys."""
 
     def __init__(self, service: Service) -> None:
         super().__init__()
         self._service = service
-        self.executor, self.ledger = service.executor, service.ledger
+        self.executor = service.executor
 
     def caller(self, ctx: Context[Any, Any]) -> Caller:
         asked: Any = ctx.request_context.request
@@ -57,10 +57,10 @@ class ServiceBench(Bench):
         return False
 
     def words(self, text: str) -> str:
-        return without_paths(self._service.without_roots(text))
+        return without_paths(self._service.boundary.without_roots(text))
 
     def result(self, result: Result) -> Result:
-        hide = self._service.without_roots
+        hide = self._service.boundary.without_roots
         no = result.denial
         return msgspec.structs.replace(
             result,
@@ -69,13 +69,13 @@ class ServiceBench(Bench):
         )
 
     def project_name(self, path: str) -> str:
-        return self._service.project_name(path)
+        return self._service.boundary.project_name(path)
 
     def max_sessions(self, caller: Caller) -> int:
         return int(caller.key.concurrency)
 
     def must_be_within(self, limits: dict[str, Any]) -> None:
-        self._service.must_be_within(limits)
+        self._service.boundary.must_be_within(limits)
 
     @asynccontextmanager
     async def turn(self, caller: Caller) -> AsyncIterator[None]:
@@ -96,31 +96,32 @@ class ServiceBench(Bench):
             project=wanted.project,
             reason=wanted.reason,
         )
-        submission = self._service.prepare(caller.key, body)
+        submission = self._service.boundary.prepare(caller.key, body)
         request = msgspec.structs.replace(submission.request, requester=caller.requester)
         return msgspec.structs.replace(submission, request=request)
 
     async def apply(self, caller: Caller, id: str, paths: tuple[str, ...] | None, named: tuple[str, ...]) -> Kept:  # noqa: A002
-        self._must_have("approve", caller)
+        _must_approve(caller)
         return await changes.apply_as(self._service, caller.key, id, ApplyBody(paths=paths, named=named))
 
     async def discard(self, caller: Caller, id: str) -> Kept:  # noqa: A002
         return await changes.discard_as(self._service, caller.key, id)
 
     async def undo(self, caller: Caller, id: str) -> Kept:  # noqa: A002
-        self._must_have("approve", caller)
+        _must_approve(caller)
         return await changes.undo_as(self._service, caller.key, id)
 
-    def _must_have(self, scope: Any, caller: Caller) -> None:
-        if not caller.key.may(scope):
-            raise not_allowed(scope)
+
+def _must_approve(caller: Caller) -> None:
+    if not caller.key.may("approve"):
+        raise not_allowed("approve")
 
 
 def mount(service: Service) -> Mount:
     """Return the MCP server of a service, to be mounted at `PATH`."""
-    bench = ServiceBench(service)
+    host = ServiceToolHost(service)
     manager = StreamableHTTPSessionManager(
-        build(bench)._lowlevel_server,
+        build(host)._lowlevel_server,
         max_request_body_size=service.settings.max_body,
         max_sessions=_MAX_CONNECTIONS,
     )
@@ -143,7 +144,7 @@ def mount(service: Service) -> Mount:
             try:
                 yield
             finally:
-                await bench.aclose()
+                await host.aclose()
 
     return Mount(PATH, app, running)
 
@@ -157,7 +158,7 @@ def _key_of(service: Service, scope: Scope) -> Key:
         raise no_key()
     if not key.may("run"):
         raise not_allowed("run")
-    service.take_rate(key)
+    service.quotas.take_rate(key)
     return key
 
 

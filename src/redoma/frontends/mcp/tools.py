@@ -32,7 +32,7 @@ from .answers import (
     clean,
 )
 from .approval import Tried, telling, with_approval
-from .bench import Bench, Wanted, to_its_end
+from .tool_host import ToolHost, Wanted, to_its_end
 
 _INSTRUCTIONS = (
     "Redoma runs code in a sandbox: each run in a cell of its own, without network and without files of the user, "
@@ -68,8 +68,8 @@ Path = Annotated[str, Field(description="A path in the session; a relative one b
 class Tools:
     """The tools of one server. Those that may need a person return what was tried: see `approval`."""
 
-    def __init__(self, bench: Bench) -> None:
-        self._bench = bench
+    def __init__(self, host: ToolHost) -> None:
+        self._host = host
 
     # --- runs ---
 
@@ -161,9 +161,9 @@ class Tools:
 
     async def _run(self, ctx: Context[Any, Any], wanted: Wanted, session_id: str | None) -> Tried:
         if session_id is None:
-            result = await self._bench.run(ctx, wanted)
+            result = await self._host.run(ctx, wanted)
         else:
-            result = await self._bench.run_in(ctx, session_id, wanted)
+            result = await self._host.run_in(ctx, session_id, wanted)
         return Tried(answers.run_answer(result, session_id=session_id), _question_of(result))
 
     async def check(
@@ -174,8 +174,8 @@ class Tools:
     ) -> Annotated[CallToolResult, CheckOutput]:
         """Say what policy makes of code in a sandbox, without running it: allow, prompt (a person has to approve) or
         forbid, with the reasons."""
-        submission = self._bench.prepare(self._bench.caller(ctx), Wanted(language=language, code=code))
-        evaluation = self._bench.executor.check(submission.request)
+        submission = self._host.prepare(self._host.caller(ctx), Wanted(language=language, code=code))
+        evaluation = self._host.executor.check(submission.request)
         data = answers.check_output(evaluation, level_of(submission.request, evaluation).level.value)
         return answer(answers.check_text(data), data)
 
@@ -188,11 +188,11 @@ class Tools:
     ) -> Annotated[CallToolResult, SessionOutput]:
         """Open a session: a sandbox that keeps variables, files and processes between runs. Returns its id, which every
         tool for sessions takes. It ends by itself when it is not used for a while."""
-        return _of_session(await self._bench.open_session(ctx, timeout))
+        return _of_session(await self._host.open_session(ctx, timeout))
 
     async def session_list(self, ctx: Context[Any, Any]) -> Annotated[CallToolResult, SessionsOutput]:
         """List your sessions."""
-        found = [_session_output(each) for each in self._bench.sessions(self._bench.caller(ctx))]
+        found = [_session_output(each) for each in self._host.sessions(self._host.caller(ctx))]
         lines = [f"{each.session_id}  {'alive' if each.alive else f'ended: {each.ended}'}" for each in found]
         return answer("\n".join(lines) or "no session is open", SessionsOutput(sessions=found))
 
@@ -200,7 +200,7 @@ class Tools:
         self, ctx: Context[Any, Any], session_id: Session
     ) -> Annotated[CallToolResult, SessionOutput]:
         """Give a session a new Python, without variables and processes. Files stay, unless the session had ended."""
-        session = self._bench.session(self._bench.caller(ctx), session_id)
+        session = self._host.session(self._host.caller(ctx), session_id)
         await to_its_end(session.restart())
         return _of_session(session)
 
@@ -208,13 +208,13 @@ class Tools:
         self, ctx: Context[Any, Any], session_id: Session
     ) -> Annotated[CallToolResult, DoneOutput]:
         """Interrupt what runs in a session, as Ctrl-C does."""
-        did = self._bench.session(self._bench.caller(ctx), session_id).interrupt()
+        did = self._host.session(self._host.caller(ctx), session_id).interrupt()
         done = "interrupted" if did else "nothing ran"
         return answer(done, DoneOutput(done=done))
 
     async def session_close(self, ctx: Context[Any, Any], session_id: Session) -> Annotated[CallToolResult, DoneOutput]:
         """End a session. Its variables, files and processes are gone."""
-        await self._bench.close_session(self._bench.caller(ctx), session_id)
+        await self._host.close_session(self._host.caller(ctx), session_id)
         return answer("closed", DoneOutput(done="closed"))
 
     async def read_file(
@@ -225,7 +225,7 @@ class Tools:
         offset: Annotated[int, Field(ge=0, description="The first byte to read.")] = 0,
     ) -> Annotated[CallToolResult, FileOutput]:
         """Read a file of a session, 64 KiB at a time. A picture is shown whole."""
-        files = self._bench.session(self._bench.caller(ctx), session_id).files
+        files = self._host.session(self._host.caller(ctx), session_id).files
         room = _MAX_READ if offset else answers.MAX_PICTURE_BYTES
         content = await to_its_end(_beginning(files.chunks(path, offset=offset), room + 1))
         kind = answers.picture_kind(content) if offset == 0 and len(content) <= room else None
@@ -247,7 +247,7 @@ class Tools:
     ) -> Annotated[CallToolResult, DoneOutput]:
         """Write a file of a session, whole or not at all. One that is there is replaced."""
         content = _content(text, base64_content)
-        await to_its_end(self._bench.session(self._bench.caller(ctx), session_id).files.write(path, content))
+        await to_its_end(self._host.session(self._host.caller(ctx), session_id).files.write(path, content))
         done = f"wrote {len(content):,} bytes to {clean(path)}"
         return answer(done, DoneOutput(done=done))
 
@@ -255,7 +255,7 @@ class Tools:
         self, ctx: Context[Any, Any], session_id: Session, path: Path = "."
     ) -> Annotated[CallToolResult, FilesOutput]:
         """List a directory of a session."""
-        found = await to_its_end(self._bench.session(self._bench.caller(ctx), session_id).files.list(path))
+        found = await to_its_end(self._host.session(self._host.caller(ctx), session_id).files.list(path))
         entries = [EntryOutput(name=clean(each.name), kind=each.kind, size=each.size) for each in found[:_MAX_ENTRIES]]
         data = FilesOutput(path=clean(path), entries=entries, more=max(0, len(found) - _MAX_ENTRIES))
         lines = [f"{each.kind:9} {each.size:>10,}  {each.name}" for each in entries]
@@ -278,12 +278,12 @@ class Tools:
         wanted = Wanted(
             language="bash", code=command, workspace="overlay", project=project, timeout=timeout, reason=reason
         )
-        result = await self._bench.run(ctx, wanted)
+        result = await self._host.run(ctx, wanted)
         run, effect = answers.run_output(result), result.effect
         if effect is None:
             data = ChangesOutput(id="", state="none", project=project, run=run, approval=run.approval)
         else:
-            state, name = "kept" if effect.changes else "none", self._bench.project_name(effect.project)
+            state, name = "kept" if effect.changes else "none", self._host.project_name(effect.project)
             kept_as = result.id if effect.changes else ""
             data = answers.changes_output(effect, id=kept_as, state=state, project=name)
             data.run = run
@@ -305,15 +305,15 @@ class Tools:
         protected: Annotated[list[str], Field(description="Protected paths that are to be changed, too.")] = [],
     ) -> Tried:
         """Make what try_command did happen to the project, all or nothing. undo_changes takes it back."""
-        caller = self._bench.caller(ctx)
+        caller = self._host.caller(ctx)
         try:
-            kept = await to_its_end(self._bench.apply(caller, id, tuple(paths) or None, tuple(protected)))
+            kept = await to_its_end(self._host.apply(caller, id, tuple(paths) or None, tuple(protected)))
         except Pending as error:
             waits = answers.pending(error.id)
             data = ChangesOutput(id=id, state="kept", project="", approval=waits)
-            text = f"status: pending\n{self._bench.words(error.what)}\nnext: {answers.how_to_go_on(waits)}"
+            text = f"status: pending\n{self._host.words(error.what)}\nnext: {answers.how_to_go_on(waits)}"
             return Tried(answer(text, data), error.id)
-        data = answers.kept_output(kept, self._bench.project_name(kept.effect.project))
+        data = answers.kept_output(kept, self._host.project_name(kept.effect.project))
         return Tried(answer(f"applied\n{answers.changes_text(data)}", data))
 
     async def discard_changes(
@@ -322,8 +322,8 @@ class Tools:
         id: Changes,
     ) -> Annotated[CallToolResult, ChangesOutput]:
         """Drop what try_command did. The project was never touched."""
-        kept = await to_its_end(self._bench.discard(self._bench.caller(ctx), id))
-        data = answers.kept_output(kept, self._bench.project_name(kept.effect.project))
+        kept = await to_its_end(self._host.discard(self._host.caller(ctx), id))
+        data = answers.kept_output(kept, self._host.project_name(kept.effect.project))
         return answer("discarded; the project is as it was", data)
 
     async def undo_changes(
@@ -332,8 +332,8 @@ class Tools:
         id: Changes,
     ) -> Annotated[CallToolResult, ChangesOutput]:
         """Take back exactly what apply_changes did. Refused if those files have changed since."""
-        kept = await to_its_end(self._bench.undo(self._bench.caller(ctx), id))
-        data = answers.kept_output(kept, self._bench.project_name(kept.effect.project))
+        kept = await to_its_end(self._host.undo(self._host.caller(ctx), id))
+        data = answers.kept_output(kept, self._host.project_name(kept.effect.project))
         return answer("undone; the project is as it was before", data)
 
 
@@ -369,7 +369,7 @@ def _of_file(path: str, offset: int, content: bytes, *, more: bool) -> CallToolR
         text = data.text
     except UnicodeDecodeError:
         data.base64 = base64.b64encode(content).decode()
-        text = f"{len(content):,} bytes that are no text; they are in `base64`"
+        text = f"{len(content):,} bytes that are not text; they are in `base64`"
     if more:
         text += f"\n[there is more: read on with offset={following}]"
     return answer(text, data, limit=_MAX_READ + 200)
@@ -394,7 +394,7 @@ def _content(text: str | None, encoded: str | None) -> bytes:
     try:
         return base64.b64decode(encoded or "", validate=True)
     except ValueError:
-        raise InvalidRequest("base64_content can't be read", why="it is no base64", next="encode it again") from None
+        raise InvalidRequest("base64_content can't be read", why="it is not base64", next="encode it again") from None
 
 
 _RUNS = ToolAnnotations(read_only_hint=False, destructive_hint=False, idempotent_hint=False, open_world_hint=True)
@@ -406,9 +406,9 @@ _TRIES = ToolAnnotations(read_only_hint=False, destructive_hint=False, idempoten
 _CHANGES = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=False, open_world_hint=False)
 
 
-def build(bench: Bench) -> MCPServer[Any]:
-    """The MCP server whose tools run on this bench."""
-    tools = Tools(bench)
+def build(host: ToolHost) -> MCPServer[Any]:
+    """The MCP server whose tools run on this host."""
+    tools = Tools(host)
     root = logging.getLogger()
     quiet = logging.NullHandler()
     root.addHandler(quiet)  # or the SDK would set up logging for the whole process, as a program of its own does
@@ -426,7 +426,7 @@ def build(bench: Bench) -> MCPServer[Any]:
         (tools.apply_changes, ChangesOutput, "Apply changes to the project", _CHANGES),
     ]
     for attempt, output, title, hints in asked:
-        tool = with_approval(bench, telling(bench, attempt), output)
+        tool = with_approval(host, telling(host, attempt), output)
         server.add_tool(tool, attempt.__name__, title, annotations=hints)
     plain: list[tuple[Any, str, ToolAnnotations]] = [
         (tools.check, "Check code against the policy", _LOOKS),
@@ -442,5 +442,5 @@ def build(bench: Bench) -> MCPServer[Any]:
         (tools.undo_changes, "Undo changes", _CHANGES),
     ]
     for function, title, hints in plain:
-        server.add_tool(telling(bench, function), function.__name__, title, annotations=hints)
+        server.add_tool(telling(host, function), function.__name__, title, annotations=hints)
     return server

@@ -8,24 +8,20 @@ import time
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import AsyncIterator, Coroutine
-from contextlib import asynccontextmanager, suppress
-from pathlib import Path
+from contextlib import asynccontextmanager
 from typing import Any, Literal, NamedTuple, TypeVar
 
 import anyio
 import msgspec
 from mcp.server.mcpserver import Context
 
-from ...approval import Ask, Ledger, describe
+from ...approval import Ask, describe
 from ...approval.ledger import utc_now
-from ...audit import AuditLog
-from ...config import Config
-from ...lib.errors import InvalidRequest, RedomaError
+from ...lib.errors import InvalidRequest
 from ...lib.sanitise import sanitise
-from ...lib.sqlite import NAME, Store
 from ...models import Language, Result, Stream, Submission, WorkspaceKind
 from ...pipeline.executor import AsyncExecutor
-from ...pipeline.intake import Options, user
+from ...pipeline.intake import user
 from ...sessions import AsyncSession
 from ...workspace.kept import Kept
 
@@ -115,12 +111,10 @@ class Progress:
         await self("stderr", text)
 
 
-class Bench(ABC):
+class ToolHost(ABC):
     """Where tool calls run. Subclasses determine who calls, and what a caller may request."""
 
     executor: AsyncExecutor
-    ledger: Ledger | None
-    """None if there is no state directory: then nobody can be asked."""
 
     def __init__(self) -> None:
         self._sessions: dict[str, tuple[str, AsyncSession]] = {}
@@ -276,94 +270,19 @@ class Bench(ABC):
         """Return the question for the person at the client; None if it can't be shown as a whole, or they may not
         answer.
         """
-        if self.ledger is None or not self.may_answer(caller):
+        ledger = self.executor.ledger
+        if ledger is None or not self.may_answer(caller):
             return None
-        entry = await asyncio.to_thread(self.ledger.load, approval)
+        entry = await asyncio.to_thread(ledger.load, approval)
         shown = describe(entry.ask)
         return entry.ask if entry.state == "open" and shown.whole and len(shown.text) <= _MAX_QUESTION else None
 
     async def decide(self, caller: Caller, approval: str, decision: Literal["approved", "denied"], reason: str) -> None:
         """Record the answer of the person at the client. Raises `ApprovalError` if it comes too late."""
-        if self.ledger is None or not self.may_answer(caller):
+        ledger = self.executor.ledger
+        if ledger is None or not self.may_answer(caller):
             raise InvalidRequest("this can't be answered here", why="the caller may not", next="use `redoma approvals`")
-        entry = await asyncio.to_thread(self.ledger.load, approval)
+        entry = await asyncio.to_thread(ledger.load, approval)
         reason = f"{reason.strip()[:1000] or decision} (in the client, {caller.requester})"
         given = entry.ask.answer(decision, approver=user(), reason=reason, at=utc_now())
-        await asyncio.to_thread(self.ledger.answer, given)
-
-
-class LocalBench(Bench):
-    """Runs on this machine, for the user who started the server with `redoma mcp`."""
-
-    def __init__(self, config: Config, project: Path) -> None:
-        super().__init__()
-        approval = config.approval
-        self._asks_here = approval.approver in ("auto", "console")
-        """With `queue`, people decide only with `redoma approvals`; with `deny`, nobody does."""
-        queued = msgspec.structs.replace(approval, approver="queue" if self._asks_here else approval.approver)
-        self._config = msgspec.structs.replace(config, approval=queued)
-        self._project = str(project)
-        self.executor = AsyncExecutor(self._config)
-        self._audit = AuditLog(
-            config.audit.directory, retention_days=config.audit.retention_days, fsync=config.audit.fsync
-        )
-        record = self._audit.append if config.audit.enabled else lambda kind, run, data: None
-        state = config.state
-        self.ledger = Ledger(Store(state / NAME), record, separate=approval.separate) if state else None
-
-    def caller(self, ctx: Context[Any, Any]) -> Caller:
-        return Caller(f"mcp:{client_name(ctx)}")
-
-    def may_answer(self, caller: Caller) -> bool:
-        return self._asks_here
-
-    def project_name(self, path: str) -> str:
-        return path
-
-    def must_be_within(self, limits: dict[str, Any]) -> None:
-        """Accept all limits: it is the user's own machine, and policy prompts for long runs."""
-
-    def prepare(self, caller: Caller, wanted: Wanted) -> Submission:
-        options: Options = {
-            "limits": wanted.limits,
-            "stdin": wanted.stdin,
-            "files": dict(wanted.files),
-            "outputs": wanted.outputs,
-            "network": wanted.network or None,
-            "reason": wanted.reason,
-            "requester": caller.requester,
-            "wait": False,
-        }
-        if wanted.workspace != "scratch":
-            if wanted.project:
-                raise InvalidRequest(
-                    "a project was named", why=f"this server works in {self._project}", next="leave it out"
-                )
-            options |= {"workspace": wanted.workspace, "project": self._project, "cwd": self._project}
-        if wanted.language == "command":
-            return self.executor.prepare(list(wanted.argv), None, options)
-        return self.executor.prepare_code(wanted.code, wanted.language, {**options, "args": wanted.argv})
-
-    async def apply(self, caller: Caller, id: str, paths: tuple[str, ...] | None, named: tuple[str, ...]) -> Kept:  # noqa: A002
-        return await self.executor.apply(id, paths=paths, named=named, wait=False)
-
-    async def discard(self, caller: Caller, id: str) -> Kept:  # noqa: A002
-        return await self.executor.discard(id)
-
-    async def undo(self, caller: Caller, id: str) -> Kept:  # noqa: A002
-        return await self.executor.undo(id)
-
-    async def aclose(self) -> None:
-        await super().aclose()
-        await self.executor.aclose()
-        self._audit.close()
-
-    async def __aenter__(self) -> LocalBench:
-        with suppress(RedomaError):  # the first run says what is wrong
-            warm = getattr(self.executor.backends.get("jail"), "warm", None)
-            if warm is not None:
-                warm()
-        return self
-
-    async def __aexit__(self, *exc: object) -> None:
-        await self.aclose()
+        await asyncio.to_thread(ledger.answer, given)
