@@ -127,15 +127,18 @@ def redoma(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, 
 @pytest.fixture
 def nothing_left_behind() -> Iterator[None]:
     """No process and no scratch directory outlives the test."""
+    close_shared_executor()  # whose pool starts processes when it likes
     before = Before()
     yield
     before.check()
 
 
 def close_shared_executor() -> None:
-    """Close the shared executor, which keeps cells and containers armed until the process ends."""
+    """Close the shared executor, which keeps cells and containers armed until the process ends. The next use makes
+    another."""
     if sync._default is not None:
         sync._default[1].close()
+        sync._default = None
 
 
 @pytest.fixture(scope="session")

@@ -103,7 +103,7 @@ class AsyncProcessExecutor:
         if self._released:
             raise self._gone()
         if options is not None and not isinstance(options, Mapping):
-            raise InvalidRequest(f"{options!r} are no options", why="they have names", next='write {"work_dir": ...}')
+            raise InvalidRequest(f"{options!r} are not options", why="they have names", next='write {"work_dir": ...}')
         given = {"work_dir": work_dir, "env": env, **(options or {})}
         must_be_known("option", given, ("work_dir", "env"))
         must_be_known("option", more, More.__annotations__)
@@ -327,7 +327,7 @@ class AsyncOutput:
     async def read(self, size: int | None = None) -> str:
         """Return the next piece as soon as there is one, at most `size` characters of it; empty at the end."""
         if size is not None and (not isinstance(size, int) or size < 0):
-            why = "that is less than none" if isinstance(size, int) else "that is no whole number"
+            why = "that is less than none" if isinstance(size, int) else "that is not a whole number"
             raise InvalidRequest(f"{size!r} characters can't be read", why=why, next="leave it out")
         self._process.started()
         printed = self._printed

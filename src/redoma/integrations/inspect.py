@@ -47,9 +47,9 @@ class RedomaSandboxConfig(BaseModel):
     backend: str = "auto"
     """`jail` or `docker`."""
     memory: str | int | None = None
-    """Of each sandbox, such as `"2GiB"`; as configured by default."""
+    """Maximum memory of a sandbox, such as `"2GiB"`; by default as configured."""
     disk: str | int | None = None
-    """Of all files of a sandbox."""
+    """Maximum size of all files of a sandbox."""
     processes: int = 1000
     env: dict[str, str] = {}
     policy: str = "none"
@@ -89,7 +89,9 @@ class RedomaSandboxEnvironment(SandboxEnvironment):
     ) -> dict[str, SandboxEnvironment]:
         asked = _config(config)
         loop = asyncio.get_running_loop()
-        shared = _shared.setdefault(loop, _Shared()) if loop not in _shared else _shared[loop]
+        if loop not in _shared:
+            _shared[loop] = _Shared()
+        shared = _shared[loop]
         shared.users += 1
         try:
             limits: dict[str, Any] = {

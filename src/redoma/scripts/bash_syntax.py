@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from ..backends.base import uncancellable
 from ..lib.errors import BackendError, BackendUnavailable
-from ..lib.patterns import pattern
+from ..lib.patterns import lazy_pattern
 from ..models import Decision, Finding, Limits, MiB, Request, Status, Stream
 from ..redaction import Redactor, clean
 
@@ -32,7 +32,7 @@ _SAID = re.compile(r"[^\n]*?: line (?P<line>[0-9]+): (?P<what>[^\n]*)")
 _ENV = {"LC_ALL": "C"}  # no BASH_ENV and no functions; and messages in English
 
 # Without any of these a script is a list of simple commands, which our own parser reads exactly as Bash does.
-_COMPOUND = pattern(
+_COMPOUND = lazy_pattern(
     r"[][<>(){}`\\!]|;;"
     r"|\b(?:if|then|else|elif|fi|for|while|until|do|done|case|esac|in|select|function|coproc|time)\b"
 )

@@ -226,7 +226,7 @@ def _bad_timeout(timeout: object) -> ValidationResult | None:
 def _bytes(size: str) -> int:
     """Return the bytes of a size in Docker's notation: `512m` is 512 MiB."""
     if (found := re.fullmatch(r"([0-9]{1,9})([kmg])", size)) is None:
-        raise InvalidRequest(f"MEMORY_LIMIT is {size!r}", why="it is no size", next="write it as 512m or 1g")
+        raise InvalidRequest(f"MEMORY_LIMIT is {size!r}", why="it is not a size", next="write it as 512m or 1g")
     return int(found[1]) * _UNITS[found[2]]
 
 
