@@ -152,15 +152,25 @@ async def test_memory_is_told_where_the_engine_never_hears_of_it(
     assert ran.ending == ("memory", None)
 
 
+async def test_memory_is_told_of_a_shell_too(backend: DockerBackend) -> None:
+    ran = await run(backend, "x=x; while :; do x=$x$x; done", language="bash", limits={"memory": 64 * MiB})
+    assert ran.ending == ("memory", None)
+
+
+@pytest.mark.parametrize(
+    ("code", "language", "ending"),
+    [
+        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", "python", ("killed", 137)),
+        ("import os; os._exit(137)", "python", ("error", 137)),
+        ("kill -9 $$", "bash", ("killed", 137)),
+    ],
+)
 async def test_a_kill_for_memory_elsewhere_on_the_machine_is_not_this_runs(
-    backend: DockerBackend, monkeypatch: pytest.MonkeyPatch
+    backend: DockerBackend, code: str, language: str, ending: tuple[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     counts = iter(range(1000))
     monkeypatch.setattr(runs, "_oom_kills", lambda: b"%d" % next(counts))
-    ran = await run(backend, "import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
-    assert ran.ending == ("killed", 137)
-    ran = await run(backend, "import os; os._exit(137)")
-    assert ran.ending == ("error", 137)
+    assert (await run(backend, code, language=language)).ending == ending
 
 
 async def test_one_whose_end_was_not_seen_is_not_kept(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:

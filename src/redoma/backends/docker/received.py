@@ -105,10 +105,10 @@ class LastWord:
         return self._line.strip() == b"="
 
     @property
-    def peak(self) -> int | None:
-        """The most bytes of memory that a process of a killed program has had; None if the stub doesn't know."""
-        line = self._line.strip()
-        return int(line) << 10 if line.isdigit() and int(line[:15]) > 0 else None
+    def peak(self) -> int:
+        """The most bytes of memory that a process of a killed program has had; 0 if the stub doesn't know."""
+        line = self._line.strip()[:15]
+        return int(line) << 10 if line.isdigit() else 0
 
 
 class Unreadable(Exception):

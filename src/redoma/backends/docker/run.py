@@ -333,8 +333,9 @@ class Run:
         # and this program has used much of its memory, that was it; otherwise the program was killed by a signal.
         if not killed or _oom_kills() == self._oom_kills or await self._container.events("kill"):
             return False
-        peak = self._last.peak if self._last is not None else None
-        return peak is None or peak >= self._request.limits.memory / 2
+        if self._last is None:
+            return True  # the program is pid 1, which nothing inside can kill
+        return max(self._last.peak, self._memory or 0) >= self._request.limits.memory / 2
 
     @property
     def _cut_short(self) -> bool:
