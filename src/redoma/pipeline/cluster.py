@@ -97,6 +97,7 @@ class NodeActor:
             environments=lambda: _digests(found),
             receive=_receive(config),
             python=this_python(),
+            address=ray.util.get_node_ip_address(),
         )
 
     async def call(self, data: bytes) -> bytes:

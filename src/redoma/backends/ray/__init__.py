@@ -3,7 +3,7 @@
 Theory of operation
 -------------------
 
-    RayBackend ─▶ Hub (a thread) ─▶ Link, one for each node ── Ray: bytes ──▶ Node, one actor on each node ─▶ its cells
+    RayBackend ─▶ Hub (a thread) ─▶ Link, one for each node ── bytes ──▶ Node, one actor on each node ─▶ its cells
 
 - Every node of the cluster that has the custom resource `redoma` gets one actor, which owns that node's backends and so
   its pool of cells. Ray starts nothing else: a run is never a Ray task, and its code is data in a message.
@@ -13,6 +13,7 @@ Theory of operation
   hasn't heard from for a while.
 - `link` is one client's connection to one node. Orders are sent in batches, one at a time and numbered, and news is
   fetched by a call that waits for it. So a lost call or answer can be repeated without running anything twice.
+- `line` is a direct connection for these calls. Without one, Ray carries them, at ten times the cost.
 - `hub` keeps the links in a thread of its own, so that leases are renewed even while the caller's event loop
   doesn't run. It sends each run to the least loaded node that offers what it needs; while none has room, runs wait.
 - `backend` makes this a backend. It retries a run that was lost with its node if the run can't have had any effect.

@@ -13,12 +13,14 @@ from ... import __version__
 from ...lib.errors import BackendError
 from ..base import unmet_needs
 from . import protocol as said
+from .line import Line
 
 if TYPE_CHECKING:
     from .hub import Flight
 
 _PATIENCE = 10.0  # seconds more than a call should take, before it is repeated
 _PAUSE = 0.5  # seconds before a call is repeated
+_RECONNECT = 5.0  # seconds between attempts to connect directly
 _MAX_QUEUED = 2 * said.MAX_BATCH  # while more bytes of orders wait, no more of an environment is read
 
 
@@ -26,16 +28,18 @@ class Lost(Exception):
     """The node, its actor or the connection to it is gone, and so is every run on it."""
 
 
-async def ask(actor: Any, seal: said.Seal, node: str, link: bytes, call: said.Call, seconds: float) -> said.Answer:
-    """Make one call and return the answer. Raises `TimeoutError` or `ActorUnavailableError` if the call may be
-    repeated, otherwise `Lost`.
+async def ask(
+    actor: Any, seal: said.Seal, node: str, link: bytes, call: said.Call, seconds: float, line: Line | None = None
+) -> said.Answer:
+    """Make one call, directly if there is a `line` and else through Ray, and return the answer. Raises `TimeoutError`,
+    `OSError` or `ActorUnavailableError` if the call may be repeated, otherwise `Lost`.
     """
     from ray.exceptions import ActorUnavailableError, RayError
 
     data = seal.call(node, link, call)
     try:
         async with asyncio.timeout(seconds):
-            answer = await actor.call.remote(data)
+            answer = await (line.call(data) if line is not None else actor.call.remote(data))
     except ActorUnavailableError:
         raise
     except RayError as error:
@@ -88,6 +92,7 @@ class Link:
         self._arrived: set[str] = set()
         """Digests of the environments that were sent over this link."""
         self._answered = time.monotonic()
+        self._line: Line | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._ended = False
 
@@ -101,7 +106,8 @@ class Link:
         self._name, self.about, self.load = answer.link, answer.about, answer.about.load
         self._others = self.load.running + self.load.queued
         self._environments = {digest for each in answer.about.backends for digest in each.environments}
-        self._tasks = [asyncio.create_task(self._keep(work)) for work in (self._send, self._receive)]
+        await self._connect()
+        self._tasks = [asyncio.create_task(self._keep(work)) for work in (self._send, self._receive, self._reconnect)]
 
     # --- what it offers ---
 
@@ -275,8 +281,34 @@ class Link:
 
     # --- calls, and their end ---
 
+    async def _connect(self) -> None:
+        """Connect directly, if the node can be reached."""
+        if self.about is None or not self.about.port:
+            return
+        try:
+            self._line = await Line.connect(self.about.address, self.about.port, self._seal, self.node)
+        except (OSError, said.NotOurs):
+            self._line = None  # there is Ray
+
+    async def _reconnect(self) -> None:
+        while True:
+            await asyncio.sleep(_RECONNECT)
+            if self._line is None:
+                await self._connect()
+
+    def _hang_up(self, line: Line | None) -> None:
+        if line is not None:
+            line.close()
+        if self._line is line:
+            self._line = None
+
     async def _ask(self, call: said.Call, seconds: float) -> said.Answer:
-        return await ask(self._actor, self._seal, self.node, self._name, call, seconds)
+        line = self._line
+        try:
+            return await ask(self._actor, self._seal, self.node, self._name, call, seconds, line)
+        except OSError:  # also if it took too long
+            self._hang_up(line)
+            raise
 
     async def _reliably(self, call: said.Call, seconds: float) -> said.Answer:
         """Make a call, and repeat it while the connection may come back, for `LEASE` seconds. Raises `Lost`."""
@@ -289,6 +321,8 @@ class Link:
                 if time.monotonic() - self._answered > said.LEASE:
                     raise Lost(f"it has not answered for {said.LEASE:g} s") from error
                 await asyncio.sleep(_PAUSE)
+            except OSError:
+                continue  # at once, through Ray, which knows whether the node is gone
             else:
                 self._answered = time.monotonic()
                 return answer
@@ -310,6 +344,7 @@ class Link:
         for task in self._tasks:
             if task is not current:
                 task.cancel()
+        self._hang_up(self._line)
         self._on_lost(self, why)
         flights, self.flights = list(self.flights.values()), {}
         for flight in flights:
@@ -327,3 +362,5 @@ class Link:
             await self._ask(said.Bye(), _PATIENCE)
         except Exception:
             return  # the node will notice by itself
+        finally:
+            self._hang_up(self._line)

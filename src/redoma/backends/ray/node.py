@@ -27,6 +27,7 @@ from ..base import Backend, Control, Outcome, unmet_needs
 from ..hosts import kept_requests
 from ..image import MemoryImage
 from . import protocol as said
+from .line import Listener
 
 _GATHER = 0.01  # seconds to wait after the first output, to send the rest of a burst, or the end, with it
 _RATE_OVER = 10.0  # seconds
@@ -178,7 +179,8 @@ class Node:
     `id` is Ray's id of the node, `key` the key of the cluster. `offer` names the backends that clients may use, in the
     order in which they are tried. `sessions` are backends for sessions that can be copied, each under the name of the
     backend whose isolation it has. `environments` returns the digests of the environments on this node, which are for
-    the interpreter `python`; `receive` takes the digest of another one and begins to receive it.
+    the interpreter `python`; `receive` takes the digest of another one and begins to receive it. `address` is the IP
+    address to listen on for direct connections; empty for none.
     """
 
     def __init__(
@@ -194,6 +196,7 @@ class Node:
         environments: Callable[[], frozenset[str]] = frozenset,
         receive: Callable[[str], Arrival] | None = None,
         python: str = "",
+        address: str = "",
         lease: float = said.LEASE,
     ) -> None:
         self._sessions = dict(sessions or {})
@@ -211,6 +214,8 @@ class Node:
         self._draining = False
         self._blobs: OrderedDict[str, bytes] = OrderedDict()
         self._watching: asyncio.Task[None] | None = None
+        self._address, self._port = address, 0
+        self._listener = Listener(self.call, self._proof)
 
     async def call(self, data: bytes) -> bytes:
         """Return the sealed answer to a sealed call; empty if the call wasn't sealed for this node."""
@@ -249,6 +254,27 @@ class Node:
             case said.Bye():
                 await self._drop(name)
                 return said.Taken()
+            case said.Prove():
+                return said.Unknown()  # it belongs at the beginning of a connection
+
+    def _proof(self, data: bytes, challenge: bytes) -> bytes | None:
+        """Return the sealed answer to a call that returns the challenge of a connection; None if it doesn't."""
+        try:
+            _, call, nonce = self._seal.open_call(self._id, data)
+        except said.NotOurs:
+            return None
+        if not isinstance(call, said.Prove) or call.challenge != challenge:
+            return None
+        return self._seal.answer(self._id, nonce, said.Taken())
+
+    async def _listen(self) -> None:
+        if not self._address or self._port:
+            return
+        try:
+            self._port = await self._listener.open(self._address)
+        except OSError as error:  # calls go through Ray then
+            tell(WARNING, "cluster.no_direct_connections", address=self._address, why=str(error))
+            self._address = ""
 
     # --- news ---
 
@@ -276,6 +302,7 @@ class Node:
 
     async def _about(self) -> said.About:
         async with self._probing:
+            await self._listen()
             if self._offered is None:
                 self._offered = tuple([await self._probe(name) for name in self._offer])
         since = time.monotonic() - _RATE_OVER
@@ -290,6 +317,8 @@ class Node:
             armed=metrics.pooled().get("armed", 0),
             backends=self._offered,
             python=self._python if self._receive is not None else "",
+            port=self._port,
+            address=self._address,
         )
 
     async def _probe(self, name: str) -> said.Offered:
@@ -532,6 +561,7 @@ class Node:
         """End everything, and release what the backends keep warm."""
         if self._watching is not None:
             self._watching.cancel()
+        await self._listener.close()
         for name in list(self._links):
             await self._drop(name)
         for offered in self._offered or ():

@@ -26,6 +26,7 @@ from ..jail.value_reading import decode as decode_value
 KEY_BYTES = 32
 LINK_BYTES = 16
 NO_LINK = bytes(LINK_BYTES)
+CHALLENGE_BYTES = 16
 RESOURCE = "redoma"
 """The custom resource of Ray by which nodes are found. A node has one unit, so it can have only one actor of ours."""
 NAMESPACE = "redoma"
@@ -144,7 +145,13 @@ class Bye(_Said, frozen=True, tag="bye"):
     """Close the link, and end all its runs. The answer is `Taken`."""
 
 
-Call: TypeAlias = Hello | Send | Receive | Ask | Bye
+class Prove(_Said, frozen=True, tag="prove"):
+    """Return the challenge of a direct connection: see `line`. The answer is `Taken`."""
+
+    challenge: bytes
+
+
+Call: TypeAlias = Hello | Send | Receive | Ask | Bye | Prove
 
 
 # --- from a node ---
@@ -256,6 +263,9 @@ class About(_Said, frozen=True, tag="about"):
     backends: tuple[Offered, ...]
     python: str = ""
     """The interpreter and platform that environments there are for."""
+    port: int = 0
+    """The port for direct connections, on the node's address: see `line`. 0 if it has none."""
+    address: str = ""
 
 
 class Welcome(_Said, frozen=True, tag="welcome"):
