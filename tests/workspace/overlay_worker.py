@@ -148,8 +148,7 @@ async def read_only_is_read_only(bench: Bench) -> None:
     before = bench.snapshot()
     tries = "cat a.txt; touch a.txt; echo x > new; rm a.txt; chmod 777 .; mkdir y; echo done"
     outcome = await bench.run(tries, workspace="read-only")
-    assert bench.stdout.startswith("one\n")
-    assert bench.stdout.endswith("done\n")
+    assert {"one", "done"} <= set(bench.stdout.splitlines())  # errors are among them, in any order
     assert bench.stdout.count("Read-only file system") == 5, bench.stdout
     assert outcome.entries is None
     assert outcome.isolation.layers["workspace"].endswith("read-only")
