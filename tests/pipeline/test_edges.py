@@ -330,3 +330,24 @@ def test_a_command_that_no_system_could_run_is_not_recorded(config: Config) -> N
             with pytest.raises(InvalidRequest, match="the command is too long"):
                 executor.command(argv, backend="native", env=env)
     assert not config.audit.directory.exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "advice"),
+    [
+        ({"require": ("moon",)}, "see `redoma doctor`, which lists the layers that this host has"),
+        ({"cwd": "/tmp"}, 'work in a project: workspace="read-only", project="…"'),
+        ({"network": ["example.org"]}, "install 'redoma[network]'"),
+    ],
+)
+def test_the_advice_is_about_what_could_not_be_had(
+    config: Config, options: dict[str, Any], advice: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from redoma.backends import hosts
+
+    monkeypatch.setattr(hosts, "_NEEDED", ("h11", "a_module_that_nobody_has"))
+    with Executor(config) as executor:
+        result = executor.run("1", policy="none", **options)
+    assert result.status is Status.FAILED
+    assert advice in (result.error or "").partition("Next: ")[2]
+    assert "native" not in (result.error or "")  # never: give up the isolation

@@ -351,6 +351,46 @@ def test_a_pinned_command_over_a_project_whose_script_has_changed_is_an_alarm(se
     assert kinds(settings).count("alarm") == 1
 
 
+@pytest.mark.parametrize("workspace", ["read-only", "overlay"])
+def test_python_imports_the_modules_of_its_project(settings: Config, project: Path, workspace: WorkspaceKind) -> None:
+    (project / "helper.py").write_text("found = 41\n")
+    (project / "inner").mkdir()
+    (project / "inner" / "deeper.py").write_text("found = 42\n")
+    (project / "random.py").write_text("(")  # of no use to Redoma's own code there
+    with Executor(settings) as executor:
+        over: dict[str, Any] = {"workspace": workspace, "project": project}
+        at_top = executor.run("import helper; helper.found", **over)
+        below = executor.run("import deeper; deeper.found", cwd=str(project / "inner"), **over)
+        with executor.session(**over) as session:
+            assert session.run("import helper; helper.found + 2").value == 43
+    assert (at_top.value, below.value) == (41, 42), (at_top.stderr, below.stderr)
+    assert at_top.effect is None or not at_top.effect.changes  # no compiled files of modules
+
+
+def test_pinned_python_whose_module_in_the_project_has_changed_is_an_alarm(settings: Config, project: Path) -> None:
+    helper = project / "helper.py"
+    helper.write_text("text = 'changed'\n")
+    code = "import helper, subprocess\nsubprocess.run('sudo true || true', shell=True)\n"
+    code += "open('a.txt', 'a').write(helper.text)"
+    asked: list[Ask] = []
+
+    def pin(ask: Ask) -> Approval:
+        asked.append(ask)
+        until = datetime.now(UTC).replace(year=datetime.now(UTC).year + 1)
+        return msgspec.structs.replace(answer(ask, "approved"), pinned=True, expires=until)
+
+    options: dict[str, Any] = {"workspace": "overlay", "project": project, "label": "nightly"}
+    with Executor(settings, approver=Callback(pin)) as executor:
+        first = executor.run(code, **options)
+        assert first.status is Status.OK, first.error
+        assert executor.apply(first.id).state == "applied"
+        assert list(asked[0].scripts) == [str(helper)]
+        assert executor.run(code, **options).status is Status.OK
+        helper.write_text("text = 'evil'\n")
+        result = executor.run(code, **options)
+    assert (result.status, (result.error or "")[:5]) == (Status.DENIED, "ALARM")
+
+
 def test_input_that_nobody_has_read_is_asked_about_when_its_effect_is_applied_too(
     settings: Config, project: Path
 ) -> None:

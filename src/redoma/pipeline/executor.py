@@ -730,12 +730,24 @@ def _must_offer(name: str, can: Capabilities, submission: Submission) -> None:
     """Refuse, before anything runs, what the backend could only do in part. Raises `Unsupported`."""
     controlled, inside = submission.control is not None, submission.own_backend is not None
     if unmet := unmet_needs(can, submission.request, controlled=controlled, inside=inside):
-        raise Unsupported(f"{name} can't run this request", why=f"it doesn't offer {', '.join(unmet)}")
+        instead = _instead(can, submission.request)
+        raise Unsupported(f"{name} can't run this request", why=f"it doesn't offer {', '.join(unmet)}", next=instead)
+
+
+def _instead(can: Capabilities, request: Request) -> str:
+    """Return what to ask for instead of what a backend doesn't offer; empty if there is nothing to say."""
+    if can.isolation.lacking(request.require):
+        return "see `redoma doctor`, which lists the layers that this host has"
+    if request.workspace == "direct":
+        return "only the backend `native` works in a project itself; `redoma try` shows first what would change"
+    if request.cwd and not request.project:
+        return 'work in a project: workspace="read-only", project="…" (--workspace read-only --project …)'
+    return ""
 
 
 def _no_backend(request: Request, refusals: dict[str, BackendError], advice: str) -> BackendError:
     """Return the error for a request that every backend refused. `advice` says what works on this host: then the
-    reasons are given in short, so that a person sees it.
+    reasons are given in short, so that a person sees it. Otherwise the advice is that of the backend tried first.
     """
     if request.backend != "auto" and refusals:
         return next(iter(refusals.values()))
@@ -746,5 +758,5 @@ def _no_backend(request: Request, refusals: dict[str, BackendError], advice: str
     return Unsupported(
         what,
         why="; ".join(f"{error.what}: {error.why}" for error in refusals.values()) or "none is here",
-        next="see `redoma doctor`, or choose the backend `native` to run it on the host itself, without isolation",
+        next=next((error.next for error in refusals.values()), "") or "see `redoma doctor`",
     )

@@ -201,7 +201,7 @@ class Installer:
             if result.status is Status.FAILED and cell.lacks_a_disk and on_disk:
                 continue
             if result.status is Status.FAILED:
-                raise EnvironmentProblem("the packages can't be installed", why=result.error or "", next="see above")
+                raise EnvironmentProblem("the packages can't be installed", why=result.error or "it failed")
             if result.status is not Status.OK or cell.entries is None:
                 raise installing.problem(result, index)
             return cell.entries

@@ -77,6 +77,8 @@ def arm() -> dict[str, Any]:
 def main(options: dict[str, Any]) -> NoReturn:
     """Serve the session until our input ends."""
     sys.modules["__main__"].__dict__.pop(PROGRAM, None)
+    if sys.path[0] == os.getcwd():  # modules of a project are for its runs, not for us
+        del sys.path[0]
     Driver(options).serve()
 
 

@@ -78,6 +78,8 @@ class Worker:
 
     def serve(self) -> NoReturn:
         """Serve until the driver is gone."""
+        if self._home not in sys.path:
+            sys.path.insert(0, self._home)  # the modules of a project, as in a notebook that is there
         _ignore_interrupts()
         _reseed()
         displays.watch_pyplot(self._displays)

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -206,3 +207,20 @@ def test_a_record_that_can_not_be_read_is_one_finding_among_others(tmp_path: Pat
     done = doctor("--json", home=str(tmp_path))
     assert done.returncode == 0, done.stderr
     assert "Permission denied" in answer(done)["audit"]["state"]
+
+
+def test_optional_parts_that_are_not_installed_are_listed_with_how_to_install_them() -> None:
+    preamble = (
+        "import importlib.util as u; f = u.find_spec; u.find_spec = lambda n, *a: None if n == 'h11' else f(n, *a)"
+    )
+    told = doctor(preamble=preamble).stdout
+    assert "optional parts that are not installed" in told
+    assert "install 'redoma[network]'" in told
+    assert [extra["name"] for extra in json.loads(doctor("--json", preamble=preamble).stdout)["extras"]][0] == "network"
+
+
+def test_every_optional_part_is_known_to_it() -> None:
+    from redoma.frontends.cli.doctor import _EXTRAS
+
+    declared = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]
+    assert set(_EXTRAS) | {"all"} == set(declared["optional-dependencies"])

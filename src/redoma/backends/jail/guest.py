@@ -269,6 +269,8 @@ def python(told: dict[str, Any]) -> NoReturn:
         set_streams(sys.stdin, stream(1, through=True), stream(2, through=True))
     keep(source)
     sys.argv += told["arguments"]
+    if told["cwd"]:
+        sys.path.insert(0, told["cwd"])  # the modules of a project, as for a script that is there
     allow_calls(told["recursion"], _OUR_FRAMES)
     limit(told["rlimits"])
     code, found, known = 0, {}, len(sys.modules)
@@ -480,7 +482,8 @@ def forget_modules(known: int) -> None:
 
 def _is_the_guests(module: object) -> bool:
     file = getattr(module, "__file__", None)
-    return isinstance(module, types.ModuleType) and isinstance(file, str) and file.startswith(WORKSPACE)
+    own = (WORKSPACE, sys.path[0]) if sys.path and sys.path[0] else WORKSPACE
+    return isinstance(module, types.ModuleType) and isinstance(file, str) and file.startswith(own)
 
 
 def report(found: dict[str, Any]) -> None:

@@ -16,6 +16,21 @@ if TYPE_CHECKING:
     from redoma.backends.base import Backend
 
 _NOTHING_ISOLATES = 1
+_EXTRAS = {
+    "network": ("h11 cryptography idna", "runs that reach named hosts; packages for runs"),
+    "server": ("litestar uvicorn httptools jinja2", "redoma serve, and its dashboard"),
+    "mcp": ("mcp", "redoma mcp: tools for agents"),
+    "docker": ("aiodocker", "runs in containers"),
+    "lua": ("lupa", "redoma lua"),
+    "monitor": ("psutil jinja2", "redoma monitor"),
+    "schema": ("jsonschema", "results checked against a JSON schema"),
+    "metrics": ("prometheus_client", "metrics for Prometheus"),
+    "telemetry": ("opentelemetry", "spans for OpenTelemetry"),
+    "jupyter": ("ipykernel jupyter_client", "a kernel for notebooks"),
+    "ray": ("ray cryptography", "runs on several machines"),
+    "inspect": ("inspect_ai", "a sandbox for inspect_ai"),
+}
+"""The optional parts: the modules that each needs, and what it is for."""
 _MARKS = {"ok": ("✓", "green"), "degraded": ("!", "yellow"), "missing": ("✗", "red")}
 
 
@@ -59,6 +74,7 @@ def doctor(state: State) -> int:
         "auto": chosen,
         "backends": backends,
         "host": [fact for found in facts.values() for fact in found],
+        "extras": _extras(),
         "audit": _audit(state),
         "advice": advice,
     }
@@ -70,6 +86,19 @@ def _advice() -> str:
     from redoma.backends.jail.lean import advice
 
     return advice()
+
+
+def _extras() -> list[dict[str, Any]]:
+    """Return the optional parts that are not installed, with how to install them."""
+    from importlib.util import find_spec
+
+    from redoma.lib.extras import pip_install
+
+    return [
+        {"name": name, "for": purpose, "next": pip_install(f"redoma[{name}]")}
+        for name, (modules, purpose) in _EXTRAS.items()
+        if any(find_spec(module) is None for module in modules.split())
+    ]
 
 
 def _examine(backend: Any, facts: list[dict[str, str]]) -> dict[str, Any]:
@@ -130,6 +159,9 @@ def _print(report: dict[str, Any]) -> None:
             ]
         )
     _print_host(report["host"])
+    if report["extras"]:
+        click.secho("\noptional parts that are not installed", bold=True)
+        table([(f"    {extra['name']}", extra["for"], extra["next"]) for extra in report["extras"]])
     click.echo(f"\nauto    {report['auto'] or 'nothing here isolates'}")
     click.echo(f"audit   {report['audit']['state']}  ({report['audit']['directory']})")
     if report["advice"]:
