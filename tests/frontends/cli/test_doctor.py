@@ -216,7 +216,7 @@ def test_optional_parts_that_are_not_installed_are_listed_with_how_to_install_th
     told = doctor(preamble=preamble).stdout
     assert "optional parts that are not installed" in told
     assert "install 'redoma[network]'" in told
-    assert [extra["name"] for extra in json.loads(doctor("--json", preamble=preamble).stdout)["extras"]][0] == "network"
+    assert json.loads(doctor("--json", preamble=preamble).stdout)["extras"][0]["name"] == "network"
 
 
 def test_every_optional_part_is_known_to_it() -> None:
