@@ -174,7 +174,7 @@ def _plain(value: Any) -> Any:
             return _plain(value.value)
     # Refused, because a value that isn't in the digest could be replaced by another one after the approval.
     raise ApprovalError(
-        "this request can't be put to anybody", why=f"it holds a {type(value).__name__}", next="leave that out"
+        "nobody can be asked about this request", why=f"it holds a {type(value).__name__}", next="leave that out"
     )
 
 
@@ -203,7 +203,7 @@ def ask_of(judged: Judged, key: bytes, *, id: str, created: datetime, expires: d
     for name, value in secrets.items() if kept else ():
         if any(_holds(text, value) for text in _texts(judged)):
             raise ApprovalError(
-                f"this request can't be put to anybody: it holds the value of its secret {name}",
+                f"nobody can be asked about this request: it holds the value of its secret {name}",
                 why="what is asked is kept and shown, and secrets are neither",
                 next=f"take it from the variable {name}, where the code has it",
             )

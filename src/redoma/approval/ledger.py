@@ -104,7 +104,7 @@ class Ledger:
         """
         if size > _MAX_ASK:
             raise ApprovalError(
-                "this request is too large to be put to anybody",
+                "this request is too large to ask anybody about it",
                 why=f"it has {size:,} characters with its files, and {_MAX_ASK:,} are kept",
                 next="leave large files out of it",
             )

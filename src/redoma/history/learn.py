@@ -363,7 +363,7 @@ def _verified(
             candidate.unanswered += not run.approver
         else:
             raise AuditError(
-                f"what was learned would not do what it promises (run {run.id})",
+                f"the proposed permits would not do what they promise (run {run.id})",
                 why=f"it is {before.decision} now, and would be {after.decision}",
                 next="this is a bug in Redoma: please report it",
             )
@@ -400,7 +400,7 @@ def yaml(learned: Learned, *, when: str, since: str = "") -> str:
     lines = [
         f"# Learned on {when} from {runs}{f' since {since}' if since else ''}.",
         f"# {learned.passing:,} runs {where} that ask would pass; nothing else {where} would change.",
-        "# Each permit is of one exact request, and takes back a question only, never a refusal.",
+        "# Each permit is for one exact request. It avoids a question, but never overrides a refusal.",
         "# Read it, try it with `redoma policy test --add FILE`, then move what you want into your redoma.yaml.",
         'version: "1.0"',
         "policy:",

@@ -169,7 +169,7 @@ class Replayer:
         fields = [verdict]
         reasons: list[str] = []
         if Status(status).ending not in ("refused", "pending"):
-            whose = "the policy of now" if judged.forbidden is judged.now else "the policy of then, as it is read now,"
+            whose = "the current policy" if judged.forbidden is judged.now else "its policy, as it is read now,"
             fields.append(Field(name="status", state="different", before=status, after="forbidden"))
             reasons.append(f"{whose} forbids it: {_rules(judged.forbidden)}")
         else:
@@ -288,7 +288,7 @@ class Replayer:
     def _reasons(self, run: Recorded, before: Outcome, after: Outcome, fields: tuple[Field, ...]) -> Iterator[str]:
         """Yield known reasons for a difference, the most certain first."""
         if fields[0].state == "different":
-            yield "the policy of then says something else of it, as this version of Redoma reads it"
+            yield "under the same policy, this version of Redoma decides differently"
         for what, missing in run.missing.items():
             if what not in _IRRELEVANT:
                 yield f"missing: {what}: {missing}"

@@ -56,7 +56,7 @@ SOURCES = (
         pattern="/proc/|/sys/",
     ),
     _Source(
-        "it uses the network, of which a replay has none",
+        "it uses the network, which a replay doesn't have",
         commands="curl,wget,nc,ncat,ping,dig,host,nslookup,ssh,scp,rsync,git fetch,git pull,git clone,git push,"
         "pip install,npm install",
         imports="socket,ssl,urllib.request,http.client,requests,httpx,aiohttp,ftplib",

@@ -139,7 +139,7 @@ def _read(source: Source, config: Config, env: Mapping[str, str]) -> tuple[Plan,
         reader.report_at("interval", "it is not a time between two rounds", "write a number of seconds from 1 to 86400")
     history = values.get("history", Plan(checks=()).history)
     if history < 3600:
-        reader.report_at("history", "that is too short to be one", "write how long to remember, such as 30d")
+        reader.report_at("history", "it is too short", "write how long to remember, at least 1h, such as 30d")
     _check_probes(reader, probes, config)
     _check_notifiers(reader, notify, config)
     checks = _checks(reader, values.get("checks", ()), notify, config)

@@ -380,7 +380,7 @@ def strip(spells: list[Spell], begin: float, end: float) -> Strip:
     bad = sum(spell.state is not State.OK for spell in spells)
     stood = "" if spells else "nobody has looked"
     stood = stood or ("always ok" if not bad else "once not ok" if bad == 1 else f"{bad} times not ok")
-    return Strip(f"How it stood since {utc_time(begin, '%d %b %H:%M')}: {stood}", parts)
+    return Strip(f"States since {utc_time(begin, '%d %b %H:%M')}: {stood}", parts)
 
 
 class Line(NamedTuple):

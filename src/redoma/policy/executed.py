@@ -391,7 +391,7 @@ def _of(facts: Sequence[Fact], *, bare: bool) -> Executes:
                     fact = msgspec.structs.replace(fact, directory=None)
                 _of_file(fact, found, made, unpacker)
             case Command(via=via) if runs_elsewhere(via):
-                found.add("unbound", f"{via[0]} runs it elsewhere, and of the files there none is bound")
+                found.add("unbound", f"{via[0]} runs it elsewhere, and the files there are not bound")
             case Command():
                 _of_command(fact, found, bare=bare)
             case Assigned():
@@ -444,9 +444,9 @@ def _of_name(fact: Import | Call | Attribute, found: _Collected, made: frozenset
         case Call(name=name, literal=literal) if _may_load(name) and not (
             literal and name in ("exec", "eval", "compile")
         ):
-            found.unbound("it runs or imports what is not bound", fact)
+            found.unbound("it may run or import files that are not bound", fact)
         case Attribute(name=name) if _may_load(name) or _runs(name):
-            found.unbound("it runs or imports what is not bound, or hands on what does", fact)
+            found.unbound("it may run or import files that are not bound, or pass on a function that does", fact)
         case Call(name=name, literal=literal) if name.endswith(".executescript") or (
             name.endswith(_TAKES_TEXT) and not literal
         ):

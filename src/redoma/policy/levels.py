@@ -166,7 +166,7 @@ def _of_command(command: Command) -> tuple[Level, str]:
     if name in _WRITING and not _may_have(args, _WRITING[name]) and (name != "git" or _is_ordinary_git(args)):
         return Level.L2, f"{name} writes"
     if name in _LOOKING_WITHOUT or name in _WRITING or name in _AROUND:
-        return Level.L3, f"with these words {name} may do more than it usually does"
+        return Level.L3, f"with these arguments {name} may do more than it usually does"
     return Level.L3, f"what {name} does is not known"
 
 
@@ -174,7 +174,7 @@ def _of_write(path: str, request: Request) -> tuple[Level, str]:
     """Return the level of a write. The reader normalises paths: a relative one is inside the workspace unless it begins
     with `..`."""
     if UNKNOWN in path or path.startswith("~"):
-        return Level.L3, "it writes where can't be known beforehand" if UNKNOWN in path else f"it writes to {path}"
+        return Level.L3, "where it writes can't be known beforehand" if UNKNOWN in path else f"it writes to {path}"
     roots = [root for root in (request.cwd, request.project, "/tmp") if root]  # noqa: S108 - a place to name, not to use
     inside = not path.startswith(("/", "..")) or any(path.startswith(f"{root.rstrip('/')}/") for root in roots)
     return (Level.L2, f"it writes to {path}") if inside else (Level.L3, f"it writes to {path}, outside its workspace")
@@ -252,7 +252,7 @@ def _of_sed(args: Sequence[str]) -> tuple[Level, str]:
             first = False
     steps = [step for script in scripts for step in re.split(r"[;\n]", script)]
     if not scripts or _hides_options(args) or not all(_SED_STEP.match(step) for step in steps):
-        return Level.L3, "what sed does by this script is not known"
+        return Level.L3, "what sed does with this script is not known"
     return (Level.L2, "sed writes") if in_place else (Level.L1, "sed only looks")
 
 

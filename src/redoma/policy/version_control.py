@@ -125,11 +125,11 @@ def _hidden(request: Request, facts: Sequence[Fact], commands: Sequence[Command]
         if UNKNOWN in next(iter(named), ""):
             yield "which of git's commands it runs is only known when it runs"
         if command.directory and command.directory[0] not in "./~" and _LOOP.search(request.text):
-            yield "in which directory git runs is not known where a loop may change it again"
+            yield "in which directory git runs is not known, because a loop may change it again"
         for wrapper in command.via:
             found = wrapper.startswith("find ") and (wrapper != command.via[-1] or choosing(command))
             if found or not _STAYING.match(wrapper):
-                yield f"in which directory {wrapper!a} runs git, or with which variables, can't be told"
+                yield f"in which directory {wrapper!a} runs git, or with which variables, is not known"
     if request.language == "python" and _starts_with_other_variables(request.code):
         yield "it starts programs with variables, or in a directory, of their own"
     for fact in facts:
@@ -137,11 +137,11 @@ def _hidden(request: Request, facts: Sequence[Fact], commands: Sequence[Command]
             case Assigned(name=name) if _MOVING_VARIABLE.match(name) and not _HARMLESS_VARIABLE.match(name):
                 yield f"it sets {name.replace(UNKNOWN, '?')!a}, which may lead git to another repository"
             case Call(name=name) | Attribute(name=name) if _MOVING_CALL.match(name):
-                yield f"in which directory git runs, or with which variables, can't be told after {name}"
+                yield f"in which directory git runs, or with which variables, is not known after {name}"
             case Trait(name=name) if name in _UNREAD:
                 yield "it can't be read to its end"
             case Command() if _drops_variables(fact):
-                yield f"{fact.name!a} takes variables away that keep git to itself"
+                yield f"{fact.name!a} may remove the variables that keep git from running what a repository configures"
 
 
 def _may_configure(path: str, request: Request) -> bool:

@@ -168,7 +168,7 @@ class Checkpoint:
             if descriptor is None or os.fstat(descriptor).st_ino != plan.root:
                 if descriptor is not None:
                     os.close(descriptor)
-                return Restored(failed={".": "another directory has the place of the project since"})
+                return Restored(failed={".": "another directory is in the place of the project now"})
             with WritableTree(self.project, descriptor, self.snapshot) as tree:
                 return self._carry_out(Comparison(tree, self.snapshot, self._contents), plan, Restored())
 

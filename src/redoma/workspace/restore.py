@@ -350,7 +350,7 @@ class Restorer:
             try:
                 os.fchown(number, item.user, item.group)
             except PermissionError:
-                self._left[item.path] = f"it is as it was, but for user {item.user} and group {item.group}: not ours"
+                self._left[item.path] = f"it is restored, but we can't give it to user {item.user}, group {item.group}"
         has = attributes(number)
         for name in has.keys() - item.attributes.keys():
             os.removexattr(number, name)

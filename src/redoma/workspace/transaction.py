@@ -652,4 +652,4 @@ def _difference(before: Version | None, now: Version | None) -> str:
         return f"it is a {now.kind} now"
     if msgspec.structs.replace(before, mode=now.mode) == now:
         return f"its mode is {now.mode:04o} now"
-    return "it leads elsewhere now" if now.kind == "symlink" else "its content is another now"
+    return "it leads elsewhere now" if now.kind == "symlink" else "its content has changed"

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from tree_sitter import Node, Parser
 
 TRAITS = {
-    "javascript.syntax-error": "it doesn't parse as JavaScript, or Node reads it otherwise than it is read here",
+    "javascript.syntax-error": "it doesn't parse as JavaScript, or Node may read it differently",
     "javascript.dynamic-command": "it starts a command that can't be known beforehand",
     "javascript.dynamic-import": "it imports a module by a name that can't be known",
     "javascript.dynamic-member": "it hands a sensitive module around, or picks a member by a name that can't be known",
