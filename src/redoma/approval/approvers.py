@@ -1,4 +1,4 @@
-"""Approvers: how a person is asked. Each answers the question it was given; the gate checks that it did."""
+"""Approvers: ways to ask a person. Each must answer exactly the question it was given; the gate checks that."""
 
 from __future__ import annotations
 
@@ -18,22 +18,26 @@ NOBODY = "a person has to approve this, and no approver is configured"
 
 
 class Approver(Protocol):
+    """Asks a person, or decides in another way."""
+
     async def decide(self, ask: Ask) -> Approval | None:
-        """Return the answer, made by `ask.answer(…)`; None if there was none in time. Raises `Absent` if no person can
-        be asked here.
+        """Return the answer, made with `ask.answer(…)`; None if there was none in time. Raises `Absent` if no person
+        can be asked here.
         """
         ...
 
 
 class Deny:
-    """Refuses everything: the default."""
+    """Refuses everything. This is the default."""
 
     async def decide(self, ask: Ask) -> Approval | None:
         raise Absent(NOBODY)
 
 
 class Callback:
-    """Calls a function of yours, ordinary (called in a thread) or asynchronous. An exception means no."""
+    """Calls a function of yours, which may be asynchronous; another one is called in a thread. An exception means no;
+    after `timeout` seconds there is no answer.
+    """
 
     def __init__(
         self, function: Callable[[Ask], Approval | Awaitable[Approval | None] | None], *, timeout: float = 300.0
@@ -55,7 +59,7 @@ class Callback:
 
 
 class Queue:
-    """Waits for an answer by `redoma approvals`, in this or another process."""
+    """Waits at most `wait` seconds for an answer by `redoma approvals`, in this or another process."""
 
     def __init__(self, ledger: Ledger, *, wait: float = 300.0) -> None:
         self._ledger, self._wait = ledger, wait
@@ -71,7 +75,7 @@ class Queue:
 
 
 class Chain:
-    """Asks several approvers in turn, until one answers. If one is absent or too slow, the next is asked."""
+    """Asks several approvers in turn until one answers. If one is absent or gives no answer, the next is asked."""
 
     def __init__(self, *approvers: Approver) -> None:
         if not approvers:

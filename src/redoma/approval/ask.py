@@ -1,4 +1,4 @@
-"""The question that a person is asked, and the digest that an answer is bound to. Pure: no files, no clock."""
+"""The question that a person is asked, and the digest that an answer is bound to. Pure: reads no files and no clock."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from ..lib.types import resolved
 from ..models import Approval, Effect, Evaluation, ExecutedFiles, Judged, Level, PolicyView, Request, Submission
 
 _NOT_BOUND = frozenset({"id", "reason", "secrets"})
-"""Fields of a request that don't decide what happens. (Secrets are bound by a keyed hash instead.) Every other field is
-bound, including fields added to `Request` later.
+"""Fields of a request that don't determine what happens. (Secrets do, but are bound by a keyed hash.) Every other field
+is bound, including fields added to `Request` later.
 """
 
 
@@ -30,11 +30,13 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     digest: str
     content: str
-    """SHA-256 of the request and the files it executes. If it differs under the same label, the script has changed."""
+    """SHA-256 of the request and the files it executes. If it differs from that of a pin with the same label, the
+    script has changed.
+    """
     request: Request
     """Without its secrets."""
     secrets: tuple[str, ...] = ()
-    """Their names."""
+    """The names of its secrets."""
     evaluation: Evaluation
     level: Level
     effect: Effect | None = None
@@ -84,8 +86,8 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
         expires: datetime | None = None,
         pinned: bool = False,
     ) -> Approval:
-        """Return an answer to this question, for an approver to return. By default it expires when the question
-        does.
+        """Return an answer to this question, for an approver to return. By default it expires together with the
+        question.
         """
         return Approval(
             id=self.id,
@@ -100,7 +102,7 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def digest_of(judged: Judged, key: bytes) -> tuple[str, str]:
-    """Return the SHA-256 of the request's content, and of everything that decides what would happen.
+    """Return two digests: of the request and the files it executes, and of everything that determines what happens.
 
     `key` prevents guessing secrets from their hash.
     """
@@ -111,7 +113,7 @@ def digest_of(judged: Judged, key: bytes) -> tuple[str, str]:
     whole = [
         "redoma case 2",
         content,
-        # An effect has happened already: the run's secrets can't change it any more.
+        # An effect is what a run has already done: the secrets of the run can't change it any more.
         "" if judged.effect else _seal(request.secrets, key),
         [evaluation.policy, evaluation.digest, evaluation.findings, submission.policy, evaluation.reach],
         submission.entry,
@@ -125,13 +127,14 @@ def digest_of(judged: Judged, key: bytes) -> tuple[str, str]:
 
 
 def configuration_digest(*parts: Any) -> str:
-    """Return the SHA-256 of the configuration that also decides what happens, such as the entry that runs it."""
+    """Return the SHA-256 of configuration that also determines what happens, such as the entry that runs a request."""
     return _sha256(["redoma setting 1", *parts])
 
 
 def is_same_person(one: str, other: str) -> bool:
-    """Return whether two names are the same person's: case and invisible characters don't make another person. Nor does
-    the client: `key:maria e2b` is whoever has the key maria, as `key:maria` is."""
+    """Return whether two names belong to the same person. Case and invisible characters don't matter. Nor does the
+    client: `key:maria` and `key:maria e2b` are both whoever has the key maria.
+    """
     return _name(one) == _name(other)
 
 
@@ -149,7 +152,7 @@ def _sha256(value: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Return the value as lists, text and numbers, the same for equal data: 30 is 30.0, a tuple is a list."""
+    """Return the value as lists, text and numbers, in the same form for equal data: 30 for 30.0, a list for a tuple."""
     match value:
         case None | bool() | int():
             return value
@@ -169,18 +172,20 @@ def _plain(value: Any) -> Any:
             return [type(value).__name__, [[name, _plain(getattr(value, name))] for name in value.__struct_fields__]]
         case _ if hasattr(value, "value"):
             return _plain(value.value)
-    # A value that can't be part of the digest must not be approved: another one would have the same digest.
+    # Refused, because a value that isn't in the digest could be replaced by another one after the approval.
     raise ApprovalError(
-        "this request can't be put to anybody", why=f"it holds a {type(value).__name__}", next="leave that out"
+        "nobody can be asked about this request", why=f"it holds a {type(value).__name__}", next="leave that out"
     )
 
 
 def encode(ask: Ask) -> str:
-    # Not msgspec's encoder: in names that are not UTF-8, bytes are lone surrogates.
+    """Return a question as JSON, for the ledger."""
+    # Not with msgspec's encoder: it can't encode lone surrogates, which stand for bytes that are not UTF-8.
     return json.dumps(msgspec.to_builtins(ask))
 
 
 def decode(text: str) -> Ask:
+    """Return the question that `encode` encoded. Raises `StoreError` if it can't be read."""
     try:
         return msgspec.convert(json.loads(text), resolved(Ask))
     except (ValueError, RecursionError) as error:  # includes msgspec's errors
@@ -198,7 +203,7 @@ def ask_of(judged: Judged, key: bytes, *, id: str, created: datetime, expires: d
     for name, value in secrets.items() if kept else ():
         if any(_holds(text, value) for text in _texts(judged)):
             raise ApprovalError(
-                f"this request can't be put to anybody: it holds the value of its secret {name}",
+                f"nobody can be asked about this request: it holds the value of its secret {name}",
                 why="what is asked is kept and shown, and secrets are neither",
                 next=f"take it from the variable {name}, where the code has it",
             )
@@ -226,9 +231,7 @@ def ask_of(judged: Judged, key: bytes, *, id: str, created: datetime, expires: d
 
 
 def _texts(judged: Judged) -> Iterator[Any]:
-    """Yield all texts that the caller wrote, or a run through its effect. Our own words, such as `auto`, hold no
-    secret.
-    """
+    """Yield all texts that may contain a secret: what the caller wrote, and what a run wrote in its effect."""
     names = ("code", "argv", "env", "files", "stdin", "outputs", "reason", "label", "cwd", "project")
     yield from (getattr(judged.request, name) for name in names)
     if judged.submission.view is not None:
@@ -241,7 +244,7 @@ def _texts(judged: Judged) -> Iterator[Any]:
 
 
 def _without(effect: Effect, secrets: Mapping[str, str]) -> Effect:
-    """Return the effect without secrets in its diffs. Diffs are for reading only: no digest includes them."""
+    """Return the effect without secrets in its diffs. No digest includes diffs, so they may be changed."""
     changes = []
     for change in effect.changes:
         diff = change.diff

@@ -17,7 +17,7 @@ from .ledger import utc_now
 from .show import describe
 
 TERMINAL = "/dev/tty"
-one_at_a_time = threading.Lock()  # with two questions at once, a yes could be taken for the other one's
+one_at_a_time = threading.Lock()  # with two questions at once, a yes could be taken for an answer to the other one
 _PAUSE = 0.1  # seconds between checks whether a waiting question is still needed
 
 
@@ -31,19 +31,18 @@ _is_in_foreground: Callable[[int], bool] = _is_ours_in_foreground
 
 
 def use_terminal(path: str, is_in_foreground: Callable[[int], bool]) -> None:
-    """Ask at the terminal of another process, for which this one works. An empty path means that there is none.
-
-    `is_in_foreground` takes the opened terminal and says whether that process is in its foreground.
+    """From now on, ask at the terminal of another process, on whose behalf this one works. An empty path means that it
+    has none. `is_in_foreground` takes the opened terminal and says whether that process is in its foreground.
     """
     global _terminal, _is_in_foreground
     _terminal, _is_in_foreground = path, is_in_foreground
 
 
 class Console:
-    """Shows the whole question, then accepts a `yes` typed in full. Anything else means no.
+    """Shows the whole question, and lets it run only after a `yes` typed in full. Anything else means no.
 
-    It uses the controlling terminal itself: standard input and output may be pipes, and a person didn't type what comes
-    through a pipe. If there is no terminal, or we are in the background, no person can be asked.
+    It uses the controlling terminal, not standard input and output: these may be pipes, and what comes through a pipe
+    was not typed by a person. If there is no terminal, or we are in its background, no person can be asked.
     """
 
     def __init__(

@@ -24,13 +24,13 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     """Whether a submission may run, or how it ends instead."""
 
     status: Status | None = None
-    """None: it may run, now and once."""
+    """None if it may run, now and once."""
     approval: Approval | None = None
     id: str = ""
     """The id of the question, if one was asked."""
     error: str = ""
     alarm: bool = False
-    """Whether something else is pinned under its label."""
+    """Whether it was refused because something else is pinned under its label."""
     nobody: bool = False
     """Whether it was refused because no person could be asked."""
 
@@ -38,8 +38,8 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 class Gate:
     """Asks an approver, and keeps questions and answers in a ledger.
 
-    `timeout` is how many seconds a run waits for an answer. `expires` is how many seconds an approval can be used, and
-    a question without a waiting run can be answered. `notify` is called with each new question.
+    `timeout`: for how many seconds a run waits for an answer. `expires`: for how many seconds a question can be
+    answered if no run waits for it. `notify` is called with each new question.
     """
 
     def __init__(
@@ -67,7 +67,9 @@ class Gate:
         separate: bool,
         webhook: str | None,
     ) -> Gate:
-        """Return a gate from the section `approval` of a configuration; `user` is the person at the console."""
+        """Return a gate for the section `approval` of a configuration. `user`: the name of the person at the console,
+        whose approvals can be used for `expires` seconds.
+        """
         ledger = Ledger(store, audit, separate=separate)
         chosen: Approver
         match approver:
@@ -89,14 +91,14 @@ class Gate:
         return cls(ledger, chosen, timeout=timeout, expires=expires, notify=notify)
 
     def has_pin(self, request: Request) -> bool:
-        """Return whether something is pinned under the label of the request, so that it must be exactly that."""
+        """Return whether something is pinned under the request's label. If so, the request must be exactly that."""
         return bool(request.label) and self.ledger.pin_of(request.requester, request.label) is not None
 
     async def pin_alarm(self, judged: Judged) -> Verdict | None:
-        """Return a refusal if something else is pinned under the label; else None. For submissions that policy
-        allows.
+        """Return a refusal if something else is pinned under the label; otherwise None. For submissions that policy
+        allows, so that nobody is asked about them.
         """
-        # Not in a thread: writers never block readers, and a refusal must be possible without an event loop.
+        # Not in a thread: writers don't block readers, and a refusal must be possible without an event loop.
         if not self.has_pin(judged.request):
             return None
         now = self.ledger.now()
@@ -104,9 +106,10 @@ class Gate:
         return self._alarm(ask, judged.request.secrets.values())
 
     async def ask(self, judged: Judged, *, wait: bool = True) -> Verdict:
-        """Use a pin or an approval of exactly this, or ask the approver; without `wait`, leave the question open.
+        """Use a pin or an approval of exactly this submission, or ask the approver. Without `wait`, only leave the
+        question in the ledger.
 
-        Raises `StoreError` or `AuditError` if that can't be read or recorded: then nothing may run.
+        Raises `StoreError` or `AuditError` if that can't be read or recorded; then nothing may run.
         """
         with telemetry.approval(judged.request.id) as told:
             try:
@@ -191,7 +194,7 @@ class Gate:
             raise
 
     async def _answer(self, ask: Ask) -> Approval | None:
-        """Return the approver's answer; None if it gives none. If it fails or answers wrongly, the answer is no.
+        """Return the approver's answer; None if it gives none. If it fails or its answer is invalid, the answer is no.
 
         Raises `Absent` if no person can be asked.
         """
@@ -215,7 +218,7 @@ class Gate:
         return ask.answer("denied", approver=_OURSELVES, reason=why[:_MAX_WHY], at=self.ledger.now())
 
     def _settle(self, ask: Ask, answer: Approval | None) -> Verdict:
-        """Write the answer into the ledger unless there is another; then act on what the ledger says."""
+        """Write the answer into the ledger, unless there is one already; then act on what the ledger says."""
         if answer is None:
             entry = self.ledger.expire(ask.id)
         elif (entry := self.ledger.load(ask.id)).state == "open":
@@ -232,9 +235,10 @@ class Gate:
     # --- later ---
 
     def recall(self, id: str, secrets: Mapping[str, str]) -> Ask:  # noqa: A002 - as everywhere
-        """Return the question with an id, with the secrets of its request given again, because they were not kept.
+        """Return the question with this id. The caller must give the secrets of its request again, because they were
+        not kept.
 
-        Raises `ApprovalError` if there is none, or if these are not its secrets.
+        Raises `ApprovalError` if there is no such question, or if the secrets have other names.
         """
         ask = self.ledger.load(id).ask
         if set(secrets) != set(ask.secrets):
@@ -251,7 +255,7 @@ class Gate:
         return msgspec.structs.replace(ask, request=request)
 
     async def redeem(self, id: str, judged: Judged) -> Verdict:  # noqa: A002 - as everywhere
-        """Use the approval that was given under an id, if `judged` is still exactly what was asked about."""
+        """Use the approval of the question with this id, if `judged` is still exactly what was asked about."""
         with telemetry.approval(judged.request.id) as told:
             try:
                 return told(_verdict(await asyncio.to_thread(self._redeem, id, judged), self._expires))
@@ -265,7 +269,7 @@ class Gate:
 
 _MAX_WHY = 1000
 _OURSELVES = "redoma"
-"""Who answers in the place of a person."""
+"""The approver's name if Redoma itself answers no, because no person did."""
 
 
 def _passed(entry: Entry) -> Verdict:

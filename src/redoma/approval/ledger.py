@@ -1,6 +1,6 @@
 """The ledger of questions, answers and their use, in SQLite.
 
-Each change is one transaction, and its audit record is written before it is committed: without a record, no change.
+Each change is one transaction, and its audit record is written before the commit: no change without a record.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import sqlite3
 
 Audit = Callable[[str, str, Mapping[str, Any]], Any]
-"""Takes a kind, the id of the run, and data: `AuditLog.append`."""
+"""Takes a kind, the id of the run, and data, as `AuditLog.append` does."""
 State = Literal["open", "approved", "denied", "expired", "used", "unpinned"]
 STATES: tuple[State, ...] = get_args(State)
 
@@ -42,7 +42,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
 
     ask: Ask
     state: State
-    """As of now: past its time it is `expired`, even if that is not written yet."""
+    """The state now: `expired` if its time is over, even if that is not stored yet."""
     approval: Approval | None = None
     uses: int = 0
 
@@ -60,7 +60,7 @@ class Ledger:
         self.store, self.audit, self.separate, self.now = store, audit, separate, now
 
     def key(self) -> bytes:
-        """Return the key for hashing secrets. Each ledger has its own, so an approval is not valid in another."""
+        """Return the key for hashing secrets. Each ledger has its own, so hashes from another ledger don't match."""
         with self.store.reading() as db:
             value: bytes = db.execute("SELECT value FROM keys WHERE name = 'secrets'").fetchone()[0]
             return value
@@ -68,7 +68,8 @@ class Ledger:
     # --- asking ---
 
     def post(self, ask: Ask, *, deferred: bool = False) -> tuple[Ask, bool]:
-        """Store a question, or reuse an open one with its digest if `deferred`. Returns it, and whether it is new.
+        """Store a question, or if `deferred` reuse an open one with the same digest. Returns the question, and whether
+        it is new.
 
         Raises `ApprovalError` if there is no room for it.
         """
@@ -98,10 +99,12 @@ class Ledger:
         return ask, True
 
     def _make_room(self, db: sqlite3.Connection, size: int, now: float) -> None:
-        """Remove old closed questions, or all closed ones if there is no room. Open ones stay."""
+        """Remove old closed questions or, if there is no room, all closed ones. Open questions and approvals that can
+        still be used stay. Raises `ApprovalError` if there is no room after that.
+        """
         if size > _MAX_ASK:
             raise ApprovalError(
-                "this request is too large to be put to anybody",
+                "this request is too large to ask anybody about it",
                 why=f"it has {size:,} characters with its files, and {_MAX_ASK:,} are kept",
                 next="leave large files out of it",
             )
@@ -122,7 +125,7 @@ class Ledger:
             )
 
     def expire(self, id: str) -> Entry:  # noqa: A002 - the column's name
-        """Close a question that was not answered in time. An answer that has just arrived stands."""
+        """Close a question that was not answered in time. Changes nothing if an answer has just arrived."""
         with self.store.writing() as db:
             entry = _entry(self._row(db, id), self.now())
             if db.execute("UPDATE asks SET state = 'expired' WHERE id = ? AND state = 'open'", (id,)).rowcount:
@@ -197,8 +200,8 @@ class Ledger:
     # --- using ---
 
     def take(self, id: str, digest: str) -> Entry:  # noqa: A002 - the column's name
-        """Use the approval of one question. If the returned entry's state is `approved`, this call and no other has
-        taken the approval; any other state says why not.
+        """Use the approval of one question. If the state of the returned entry is `approved`, this call has taken it,
+        and no other can, unless it is a pin. Any other state says why it was not taken.
 
         Raises `ApprovalError` if `digest` is not what was asked about.
         """
@@ -215,7 +218,7 @@ class Ledger:
             return entry
 
     def use_matching(self, digest: str) -> Entry | None:
-        """Use a pin, or an unused approval, of exactly this digest; None if there is none."""
+        """Use a pin or an unused approval of exactly this digest, and return its entry; None if there is none."""
         if not self.store.exists:
             return None
         with self.store.writing() as db:
@@ -257,9 +260,11 @@ class Ledger:
         self._record("alarm", ask, Redactor(secrets), pin=pin.ask.id, **contents, **_about(ask))
 
     def refuse(self, ask: Ask, why: str) -> None:
+        """Record that an approval was not accepted, and why."""
         self._record("approval.refused", ask, why=why)
 
     def unpin(self, id: str, *, by: str, reason: str) -> Ask:  # noqa: A002 - the column's name
+        """Take back a pin; return its question. Raises `ApprovalError` if it is not a pin in force."""
         with self.store.writing() as db:
             row = self._row(db, id)
             if not row["pinned"] or row["state"] != "approved":
@@ -275,7 +280,7 @@ class Ledger:
     # --- reading ---
 
     def load(self, id: str) -> Entry:  # noqa: A002 - the column's name
-        """Return the entry with an id. Raises `ApprovalError` if there is none; that is recorded."""
+        """Return the entry with this id. If there is none, that is recorded, and `ApprovalError` is raised."""
         if not self.store.exists:
             raise self._unknown(id)
         with self.store.reading() as db:
@@ -296,7 +301,7 @@ class Ledger:
         return [entry for row in rows if (entry := _entry(row, self.now())).state in states]
 
     def whole_id(self, prefix: str) -> str:
-        """Return the one id that begins with `prefix`. Raises `ApprovalError` if there is none, or several."""
+        """Return the only id that begins with `prefix`. Raises `ApprovalError` if there is none, or several."""
         if not self.store.exists or not _ID.fullmatch(prefix):
             raise self._unknown(prefix)
         with self.store.reading() as db:
@@ -348,8 +353,8 @@ def _entry(row: sqlite3.Row, now: datetime) -> Entry:
 
 
 def unusable(given: Approval) -> str | None:
-    """Return why an answer can't be stored; None if it can. Third-party code made it, so its types are not checked
-    yet.
+    """Return why an answer can't be stored; None if it can. The types must be checked because third-party code may have
+    made it.
     """
     if given.decision not in ("approved", "denied", "expired"):
         return "its decision is neither `approved` nor `denied`"
@@ -366,7 +371,7 @@ def unusable(given: Approval) -> str | None:
 
 
 def _time(seconds: float) -> datetime:
-    """Return the time in a row, clamped to the calendar: one bad row must not prevent reading the others."""
+    """Return a stored time, limited to valid dates: one bad row must not prevent reading the others."""
     return datetime.fromtimestamp(min(max(seconds, 0.0), _LAST_TIME), UTC)
 
 
@@ -380,7 +385,7 @@ def _said(approval: Approval) -> dict[str, Any]:
 
 
 def _about(ask: Ask) -> dict[str, Any]:
-    """Return enough of a question to identify it. The ledger has the rest, and the run's intent has what runs."""
+    """Return the parts of a question that its audit record has. The rest is in the ledger and in the run's intent."""
     return {
         "requester": ask.requester,
         "label": ask.label,

@@ -1,8 +1,8 @@
 """A question as text, for a person to read before deciding.
 
 The requester wrote its content, so none of it may move the cursor, hide, or look like our own text: invisible
-characters are shown as escapes, and each of its lines begins with a bar. Secrets are not replaced here: a replacement
-could hide what runs.
+characters are shown as escapes, and each line of it begins with a bar. Nothing that looks like a secret is replaced
+here, because a replacement could hide what runs.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ..lib.sanitise import visible
 from ..models import Change, Effect, Finding, Version
 from .ask import Ask
 
-_MAX_REQUEST = 100_000  # characters of a request that a person can be expected to read
+_MAX_REQUEST = 100_000  # characters of a request; a person can't be expected to read more
 _MAX_DIFFS = 100_000
 _MAX_WORDS = 2000  # characters of a reason
 _ROW = 76  # columns of a terminal with 80, after the bar
@@ -27,6 +27,8 @@ _SHA256 = 64  # digits
 
 
 class Shown(NamedTuple):
+    """A question as text."""
+
     text: str
     whole: bool
     """Whether the request and its effect are shown completely. If not, it must not be approved at a prompt."""
@@ -100,7 +102,7 @@ def _request(ask: Ask) -> Iterator[str]:
 
 
 def _scripts(ask: Ask) -> Iterator[str]:
-    """Yield the files that it would execute. An approval is bound to their present content."""
+    """Yield the files that the request would execute. An approval is bound to their present content."""
     if ask.scripts:
         yield "executes, bound as they are now:"
     for path, held in ask.scripts.items():
@@ -134,9 +136,9 @@ def _effect(effect: Effect) -> Iterator[str]:
 
 
 def _is_unseen(change: Change) -> bool:
-    """Return whether it changes a file's content without a diff that shows it."""
+    """Return whether a change of a file's content isn't shown by a complete diff."""
     before, after = (version.sha256 if version and version.size else "" for version in (change.before, change.after))
-    # Lines from the file itself have a sign before them, so this line is ours.
+    # Lines of the file itself begin with a sign in a diff, so a line that begins like this is ours.
     cut = any(line.startswith("\\ Too long to show") for line in change.diff.split("\n"))
     return cut or (before != after and not change.diff)
 

@@ -23,7 +23,8 @@ _MAX_TEXT = 4000
 
 
 def webhook(url: str) -> Callable[[Ask], Awaitable[None]]:
-    """Return a function that posts a question to a URL, as JSON. A failure is logged, and the question stays open.
+    """Return a function that posts a summary of a question to a URL, as JSON. A failure is logged, and the question
+    stays open.
 
     Raises `ApprovalError` if it is not an http or https URL.
     """
@@ -37,14 +38,14 @@ def webhook(url: str) -> Callable[[Ask], Awaitable[None]]:
 
         def work() -> None:
             if failed := posting.post(url, body, SECONDS):
-                # Not its text: the server wrote some of it, and the URL may be a secret.
+                # Without the text of the error: the server wrote some of it, and it may contain the URL, a secret.
                 about = {"error": failed.kind, "status": failed.status}
                 telemetry.tell(telemetry.WARNING, "approval.webhook.failed", **about)
             with suppress(RuntimeError):  # the caller has stopped waiting, and the loop is closed
                 loop.call_soon_threadsafe(done.set)
 
         body = msgspec.json.encode(summary(ask))
-        # A daemon: a server that answers a byte at a time must delay neither the request nor our exit.
+        # A daemon thread: a server that answers one byte at a time must delay neither the request nor our exit.
         threading.Thread(target=work, name="redoma-webhook", daemon=True).start()
         try:
             async with asyncio.timeout(SECONDS):
@@ -56,8 +57,8 @@ def webhook(url: str) -> Callable[[Ask], Awaitable[None]]:
 
 
 def summary(ask: Ask) -> dict[str, Any]:
-    """Return a summary of the question: bounded, and without secrets. The person who decides sees the whole
-    elsewhere.
+    """Return a summary of the question, of bounded length and without secrets. The person who decides reads the whole
+    question elsewhere.
     """
     redactor = Redactor()
 

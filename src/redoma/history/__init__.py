@@ -1,3 +1,1 @@
-"""Works with the record: rebuilds runs from it, searches them, evaluates another policy on them, and runs them
-again.
-"""
+"""Works with recorded runs: rebuilds them, searches them, evaluates another policy on them, and runs them again."""

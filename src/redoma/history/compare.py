@@ -20,17 +20,15 @@ class Field(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     name: str
     state: Literal["same", "different", "unknown", "measured"]
-    """`unknown`: the record doesn't have it. `measured`: it varies from run to run, and is not counted as a
-    difference.
-    """
+    """`unknown`: it is not on record. `measured`: it varies from run to run, and doesn't count as a difference."""
     before: str = ""
     after: str = ""
     diff: str = ""
-    """Unified; only if the texts of both are available."""
+    """A unified diff, if the texts of both are available."""
 
 
 def compared(before: Outcome, after: Outcome) -> tuple[Field, ...]:
-    """Return the fields of two outcomes with how they compare."""
+    """Return the fields of two outcomes, each with whether it is the same."""
     return (*_ending(before, after), *_printed(before, after), *_left(before, after), *_used(before, after))
 
 
@@ -63,7 +61,7 @@ def _printed(before: Outcome, after: Outcome) -> Iterator[Field]:
 
 
 def _stream(stream: Literal["stdout", "stderr"], before: Outcome, after: Outcome) -> Iterator[Field]:
-    """Compare a stream: all of it if it was kept, else what the result had of it."""
+    """Compare a stream: all of it if it was kept, otherwise as much as the result had."""
     was, now = (each.artifacts.get(stream) or getattr(each, stream) for each in (before, after))
     if not was.size and not now.size:
         return
@@ -75,7 +73,7 @@ def _stream(stream: Literal["stdout", "stderr"], before: Outcome, after: Outcome
 
 
 def _text(stream: Literal["stdout", "stderr"], outcome: Outcome) -> str:
-    """Return what an outcome has of a stream, cut at the same position for both."""
+    """Return the text of a stream as far as an outcome has it: at most up to a position that is the same for all."""
     text: str | None = getattr(outcome, stream).text
     return (outcome.result if stream == "stdout" and not outcome.value else "") if text is None else text
 

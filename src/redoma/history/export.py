@@ -14,15 +14,15 @@ from .search import Run
 
 Format = Literal["csv", "json", "jsonl"]
 
-# A spreadsheet takes text that begins like this for a formula. Some take a line end or a cell separator (`;` where the
-# comma is a decimal point) for the beginning of a cell, even inside quotes.
+# A spreadsheet takes text that begins like this for a formula. For some, a new cell begins after a line end or a
+# separator (`;` where the comma is the decimal point) even inside quotes.
 _FORMULA = re.compile(r"""(\A|[,;|\t\r\n])([\s"']*)(?=[=+\-@\uff1d\uff0b\uff0d\uff20])""")
 _LEADING = ("\t", "\r", "\n", "'")
 
 
 def write(runs: Iterable[Run], file: TextIO, form: Format) -> int:
-    """Write runs to a file. Returns how many. `json` is one array, `jsonl` one object a line, both with texts as
-    recorded. In CSV, texts are made harmless for spreadsheets and terminals.
+    """Write runs to a file, and return how many. `json` is one array, `jsonl` one object per line, both with texts as
+    recorded. In `csv`, texts are made harmless for spreadsheets and terminals.
     """
     count = 0
     if form == "csv":
@@ -43,11 +43,11 @@ def write(runs: Iterable[Run], file: TextIO, form: Format) -> int:
 
 
 def cell(value: object) -> object:
-    """Return a value as a CSV cell. Text may hold anything; numbers are our own."""
+    """Return a value as a CSV cell. Text is made harmless, because it may contain anything."""
     if isinstance(value, tuple):
         value = " ".join(value)
     if not isinstance(value, str):
         return "" if value is None else value
-    text = visible(value)  # some spreadsheets drop invisible characters, so that what follows them begins the cell
+    text = visible(value)  # some spreadsheets drop invisible characters: then the cell begins with what follows them
     harmless = _FORMULA.sub(r"\1\2'", text)
     return f"'{harmless}" if text.startswith(_LEADING) else harmless

@@ -1,8 +1,8 @@
 """Proposes permits for requests that people have approved, so that they are not asked again.
 
-Nothing is generalised: a permit is for one exact request. It lifts a prompt, never a refusal (`up_to: prompt`). Before
-it is proposed, it is tested on the whole history: approved requests pass, and nothing else changes. Approved requests
-for which no permit is possible are listed with the reason.
+Nothing is generalised: a permit is for one exact request. It avoids a question but never overrides a refusal (`up_to:
+prompt`). Before permits are proposed, they are tested on the whole history: the approved requests must pass, and no
+other decision may change. Approved requests for which no permit is possible are listed with the reason.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from .policies import Judge, PolicyVerdict, Unjudged, unknown
 from .recorded import Recorded, pairs, rebuilt
 
 MAX_PERMITS = 200
-"""Permits that are proposed at once: more would not be read."""
+"""Maximum number of permits that are proposed at once: nobody would read more."""
 _REFUSED = ("", "denied", "expired", "forbidden", "pending")
 """Statuses of runs that did not run although they were approved; empty: the end is not recorded."""
 _MAX_NEAR, _MAX_NEAR_TEXT = 500, 200
@@ -57,7 +57,7 @@ class Proposal(msgspec.Struct, frozen=True, kw_only=True):
     text: str
     approved: tuple[Approved, ...]
     unanswered: int
-    """How often the same request was submitted and not answered; it would pass as well."""
+    """How often the same request was also submitted without being approved: it would pass, too."""
 
     @property
     def answers(self) -> dict[str, Approved]:
@@ -70,11 +70,11 @@ class Learned(msgspec.Struct, frozen=True, kw_only=True):
 
     proposals: tuple[Proposal, ...]
     left_out: dict[str, tuple[str, ...]]
-    """Reason → the approved runs that lead to no permit."""
+    """Reason → the ids of the approved runs for which no permit is proposed."""
     approved: int
     """The number of approved runs."""
     passing: int
-    """Recorded runs that need a person under the current policy, and would not with these permits."""
+    """The number of recorded runs that these permits would let pass."""
 
     @property
     def permits(self) -> tuple[Permit, ...]:
@@ -89,7 +89,7 @@ def _answers_of(approved: Iterable[Approved]) -> dict[str, Approved]:
 
 
 class _Key(NamedTuple):
-    """A request as permits identify it, and its policy pack, which permits don't include."""
+    """Identifies a request as permits do, and by its policy pack, which permits don't include."""
 
     fingerprint: str
     pack: str | None
@@ -115,7 +115,7 @@ class _Candidate:
 
 
 class History:
-    """The record, read again for each pass: it is never in memory as a whole."""
+    """The recorded runs. They are read again for each pass, because all of them may not fit into memory."""
 
     def __init__(
         self,
@@ -124,8 +124,8 @@ class History:
         asked: Callable[[], Iterable[Record]],
         inputs: Inputs,
     ) -> None:
-        """`runs` returns the records of kind `intent` and `outcome` of one period. `answers` returns those about
-        approvals, and `asked` those of kind `intent`, of all time: an earlier denial still counts.
+        """`runs` returns the records of kind `intent` and `outcome` of one period. `answers` returns the records about
+        approvals, and `asked` those of kind `intent`, both of all time, because an earlier denial still counts.
         """
         self._runs, self.answers, self._asked, self._inputs = runs, answers, asked, inputs
 
@@ -134,10 +134,10 @@ class History:
             try:
                 yield rebuilt(intent, outcome, self._inputs)
             except AuditError:
-                continue  # an unreadable record means at worst that something is not proposed
+                continue  # at worst, something is not proposed
 
     def said_no(self, refused: set[str]) -> dict[str, str]:
-        """Return fingerprints of requests that a person has denied → a run. `refused` are the ids of denied runs."""
+        """Return the requests that a person has denied, given the ids of denied runs: fingerprint → the id of a run."""
         found: dict[str, str] = {}
         for intent in self._asked() if refused else ():
             if intent.id in refused:
@@ -153,10 +153,10 @@ def learn(
     at_least: int = 1,
     max_permits: int = MAX_PERMITS,
 ) -> Learned:
-    """Propose permits. `load` returns the current policy for a pack, with further permits. A request is proposed if it
-    was approved at least `at_least` times; at most `max_permits` are.
+    """Propose at most `max_permits` permits, for requests that were approved at least `at_least` times. `load` returns
+    the current policy for a pack, with these permits added.
 
-    Raises `AuditError` if the proposal would change anything but what was approved.
+    Raises `AuditError` if the permits would change more than what was approved.
     """
     answers = _answers(history.answers())
     left_out: dict[str, list[str]] = defaultdict(list)
@@ -193,7 +193,7 @@ def learn(
 
 
 class _Answers(NamedTuple):
-    """What people have answered."""
+    """What people have answered, from the records about approvals."""
 
     given: dict[str, tuple[str, str, bool]]
     """Question id → approver, reason, and whether it was pinned."""
@@ -269,20 +269,20 @@ def _unfit(run: Recorded) -> str:
 
 
 def _runs_files(run: Recorded) -> bool:
-    """Return whether it executes files of the host. An approval is bound to their content; a permit is not."""
+    """Return whether a run executes files of the host. An approval is bound to their content, but a permit is not."""
     request, found = run.request, executes(run.request)
     if run.submission.entry and request.backend == "docker":  # its volumes at that time are not on record
         return bool(found.files or found.imported or found.unbound or found.opaque)
     if (view := visible_to(request)) is None:
         return False
     held = find(request, view)
-    absent = tuple(each.path[1:] for each in found.settings)  # while these files don't exist, they name nothing
+    absent = tuple(each.path[1:] for each in found.settings)  # while these don't exist, they make nothing run
     files = [path for path, state in held.files.items() if state != MISSING or not path.endswith(absent)]
     return bool(files or held.unbound or found.imported)  # a module may also appear there
 
 
 def _objection(candidate: _Candidate, judge: Judge, denied: str | None, at_least: int) -> str:
-    """Return why a candidate is not proposed, judged by itself; empty if there is no reason."""
+    """Return why no permit is proposed for a candidate, regardless of other runs; empty if there is no reason."""
     if denied is not None:
         return f"a person has also said no to the same (run {denied[:12]})"
     if len(_answers_of(candidate.approved)) < at_least:
@@ -304,9 +304,9 @@ def _objection(candidate: _Candidate, judge: Judge, denied: str | None, at_least
 def _try(history: History, candidates: dict[_Key, _Candidate], judge: Judge, left_out: dict[str, list[str]]) -> None:
     """Narrow permits that would cover more of the history than was approved.
 
-    A permit by text also covers the same text with less time, or with other output files. If such a request was made
-    and not approved, the permit uses the digest. A request for another pack, or one that could get input while it ran,
-    can't be distinguished at all.
+    A permit by text also covers the same text with a lower time limit, or with other output files. If such a request
+    was made and not approved, the permit uses the digest instead. No permit can tell apart the same request under
+    another pack, or with input while it runs. If that was asked about and not approved, the candidate is dropped.
     """
     permits = tuple(permit for candidate in candidates.values() for permit in candidate.permits())
     learned = Policy(name="learned", rules=(), permits=permits)
@@ -341,10 +341,10 @@ def _verified(
     load: Callable[[str | None, tuple[Permit, ...]], Policy],
     judge: Judge,
 ) -> tuple[int, dict[str, dict[str, None]]]:
-    """Test the permits on the whole history. Returns how many runs would pass, and for each rule some texts that it
-    would still prompt for.
+    """Test the permits on the whole history. Returns how many runs would pass, and for each language and rule some
+    texts that the rule still objects to.
 
-    Raises `AuditError` if the permits change anything but what was approved.
+    Raises `AuditError` if the permits would change more than what was approved.
     """
     permits = tuple(permit for candidate in candidates.values() for permit in candidate.permits())
     learned = Judge(lambda pack: load(pack, permits), judge.last)
@@ -363,7 +363,7 @@ def _verified(
             candidate.unanswered += not run.approver
         else:
             raise AuditError(
-                f"what was learned would not do what it promises (run {run.id})",
+                f"the proposed permits would not do what they promise (run {run.id})",
                 why=f"it is {before.decision} now, and would be {after.decision}",
                 next="this is a bug in Redoma: please report it",
             )
@@ -381,8 +381,8 @@ def _note_text(near: dict[str, dict[str, None]], wanted: set[str], run: Recorded
 
 
 def _nearest(candidate: _Candidate, near: dict[str, dict[str, None]]) -> tuple[str, ...]:
-    """Return examples that must not match: the most similar text that still prompts, and the request's own with an
-    extra word.
+    """Return examples that must not match: the two most similar texts that a rule still objects to, and the text of the
+    request with an extra word.
     """
     request: Request = candidate.run.judged
     others = {text for rule in candidate.rules for text in near.get(f"{request.language} {rule}", ())} - {request.text}
@@ -394,13 +394,13 @@ def _nearest(candidate: _Candidate, near: dict[str, dict[str, None]]) -> tuple[s
 
 
 def yaml(learned: Learned, *, when: str, since: str = "") -> str:
-    """Return a redoma.yaml with the permits, and the evidence in comments."""
+    """Return a redoma.yaml with the permits, and with the approvals that justify them in comments."""
     runs = f"{learned.approved:,} approved run{'' if learned.approved == 1 else 's'}"
     where = "on record since then" if since else "on record"
     lines = [
         f"# Learned on {when} from {runs}{f' since {since}' if since else ''}.",
         f"# {learned.passing:,} runs {where} that ask would pass; nothing else {where} would change.",
-        "# Each permit is of one exact request, and takes back a question only, never a refusal.",
+        "# Each permit is for one exact request. It avoids a question, but never overrides a refusal.",
         "# Read it, try it with `redoma policy test --add FILE`, then move what you want into your redoma.yaml.",
         'version: "1.0"',
         "policy:",

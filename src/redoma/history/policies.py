@@ -1,8 +1,8 @@
 """Evaluates another policy against every recorded request.
 
-Each request is rebuilt and evaluated as it would be today. Requests that are identical in everything an evaluation
-reads are evaluated once. If the record does not have a request completely, nothing is guessed: it is counted
-separately, with what is missing.
+Each request is rebuilt and evaluated as it would be today. Requests that are identical in everything that an evaluation
+reads are evaluated only once. If a request is not recorded completely, nothing is guessed: it is counted separately, by
+what is missing.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ GROUPS: dict[Decision, Group] = {Decision.FORBID: "forbidden", Decision.PROMPT: 
 
 _REMEMBERED = 100_000
 _UNREAD = frozenset({"requester", "reason", "label", "policy", "writes", "secrets", "session"})
-"""Parts that no evaluation reads (a permit never covers a request with secrets)."""
+"""Parts that don't matter to an evaluation. (Secrets don't, because no permit covers a request that has some.)"""
 _NOTHING: frozenset[str] = frozenset()
 _MAX_TEXT = 500
 
@@ -47,7 +47,7 @@ class PolicyVerdict(NamedTuple):
 
 
 class Last:
-    """Remembers the facts of the last request: parsing is expensive, and two judges evaluate each request in turn."""
+    """Remembers the facts of the last request. Parsing is expensive, and two judges evaluate each request in turn."""
 
     def __init__(self) -> None:
         self._reading = Reading(Request())
@@ -59,7 +59,9 @@ class Last:
 
 
 class Judge:
-    """Evaluates recorded runs with one policy; `load` returns it for a pack. Judges of the same runs share `last`."""
+    """Evaluates recorded runs with one policy. `load` returns the policy for a pack. Judges that evaluate the same runs
+    share `last`.
+    """
 
     def __init__(self, load: Callable[[str | None], Policy], last: Last | None = None) -> None:
         self._load = load
@@ -140,7 +142,7 @@ def _must_not_be_permitted(policy: Policy, run: Recorded, said: PolicyVerdict) -
 
 
 def _objected(run: Recorded, said: PolicyVerdict) -> PolicyVerdict:
-    """Return the verdict combined with the objections of its executor, which count whatever the policy says."""
+    """Return the verdict combined with the objections of the run's executor, which count whatever the policy says."""
     strictest = max(finding.decision for finding in run.submission.objections)
     decision = max(strictest, said.decision)
     theirs = [finding.rule for finding in run.submission.objections if finding.decision is decision]
@@ -168,7 +170,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     """How a policy's decisions differ from the recorded ones."""
 
     requests: int
-    """How many were evaluated."""
+    """How many have a verdict."""
     unchanged: int
     forbidden: int
     """Newly forbidden."""
@@ -179,12 +181,12 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     changes: dict[str, int]
     """The number of requests for each change, such as `allow → forbid`."""
     by_rule: dict[Group, dict[str, int]]
-    """For changed requests, the rules that decide now; for those that pass, the rules that had matched."""
+    """The number of changed requests for each rule that decides now; for those that pass, that had matched before."""
     examples: dict[Group, list[Example]]
     unjudged: dict[str, int]
-    """Requests that can't be evaluated, by what is missing."""
+    """The number of requests that can't be evaluated, by what is missing."""
     differs_now: int
-    """Requests for which the current policy already decides differently than recorded."""
+    """The number of requests for which the current policy already decides differently from the record."""
     evaluated: int
     """How many were evaluated; the others were identical to one of them."""
 
@@ -196,8 +198,8 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
 def compare(
     intents: Iterable[Record], judge: Judge, current: Judge | None = None, *, inputs: Inputs, examples: int = 3
 ) -> Comparison:
-    """Compare the verdicts of `judge` with the recorded ones. `intents` are the records of that kind; `current` judges
-    by the current policy; `examples` of each kind of change are kept.
+    """Compare the verdicts of `judge` with the recorded ones. `intents`: the records of that kind. `current`: a judge
+    with the current policy. `examples`: how many examples of each kind of change to keep.
     """
     changes, unjudged = Counter[str](), Counter[str]()
     totals = Counter[Group]()

@@ -1,6 +1,6 @@
 """Rebuilds submissions and their outcomes from records.
 
-One pass, a run at a time: only runs that have begun and not ended are in memory.
+The records are read once, in order: only runs that have begun and not ended are in memory.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ..models import PolicyView, Request, Submission
 from ..pipeline.intents import UNWANTED
 
 NOT_KEPT = "redoma: the secret {name} was not kept"
-"""Stands for the value of a secret; where it is printed, it is redacted as the value was."""
+"""Placeholder for the value of a secret. If a replay prints it, it is redacted like the value was."""
 
 
 class Recorded(msgspec.Struct, frozen=True, kw_only=True):
@@ -28,11 +28,11 @@ class Recorded(msgspec.Struct, frozen=True, kw_only=True):
     """The time of its intent: ISO 8601, UTC."""
     intent: Intent
     outcome: Outcome | None = None
-    """None if there is none: it still runs, or was interrupted."""
+    """None if there is none, because the run has not ended, or was interrupted."""
     submission: Submission
     """As it was submitted, with its own id. `missing` parts are empty in it, or as the record shows them."""
     judged: Request
-    """As policy saw it: usually the same as the request."""
+    """The request as policy saw it, usually unchanged."""
     missing: dict[str, str] = {}
     """What could not be rebuilt → why."""
     unread: frozenset[str] = frozenset()
@@ -60,13 +60,15 @@ def is_kept(intent: Record) -> bool:
 
 
 def recorded(records: Iterable[Record], inputs: Inputs | None = None) -> Iterator[Recorded]:
-    """Yield each run when its end is found, and last those without one. Without `inputs`, contents are not rebuilt."""
+    """Yield the runs in the order in which they ended, then those without an end. Without `inputs`, the contents of
+    standard input and files are missing.
+    """
     for intent, outcome in pairs(records):
         yield rebuilt(intent, outcome, inputs)
 
 
 def pairs(records: Iterable[Record]) -> Iterator[tuple[Record, Record | None]]:
-    """Yield the intent of each run with its outcome, in the order of the outcomes; last those without one."""
+    """Yield the intent and the outcome of each run, in the order of the outcomes, then the intents without one."""
     begun: dict[str, Record] = {}
     for record in records:
         if record.kind == "intent":

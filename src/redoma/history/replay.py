@@ -1,9 +1,9 @@
 """Runs a recorded run again, with its input, limits and seed but without effects, and compares the two.
 
 The replay has its own executor, whose state directory is removed afterwards: no change is kept that could be applied,
-and no approval or pin can be used. It has no log; the replay is recorded in the real one, beside the original run. If
-the run worked in a project directly, the replay works in an overlay of it; if it ran on the host, the replay runs in an
-empty cell. What policy forbids, then or now, or a person denied, is not run again.
+and no approval or pin can be used. That executor has no log; the replay is recorded in the real one, beside the
+original run. If the run worked in a project directly, the replay works in an overlay of it; if it ran on the host, the
+replay runs in an empty cell. What a person denied, or policy forbids or forbade, is not run.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ from .sources import sources
 _SANDBOXES = ("jail", "docker", "monty", "lean")
 _ENDED_AT_A_LIMIT = ("timeout", "memory", "output")
 _MAX_DIFFED = 32 * KiB  # of the output, if all of it was kept
-_MAX_TWICE = 10.0  # seconds up to which a replay is run twice, to see whether it differs from itself
+_MAX_TWICE = 10.0  # seconds; a replay that differs and took no longer is run again, to see if it differs from itself
 _IRRELEVANT = ("policy", "requester", "reason", "label", "secrets")
-"""Parts that may be missing without changing what the run does; secrets are replaced by placeholders."""
+"""Parts that may be missing without changing what the run does. (Secrets are replaced by placeholders.)"""
 
 
 class Replayed(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,9 +57,9 @@ class Replayed(msgspec.Struct, frozen=True, kw_only=True):
     """Why it is impossible."""
     fields: tuple[Field, ...] = ()
     notes: tuple[str, ...] = ()
-    """What was not the same as in the original run."""
+    """What was done differently from the original run."""
     reasons: tuple[str, ...] = ()
-    """What explains a difference."""
+    """What may explain a difference."""
 
     @property
     def differing(self) -> tuple[str, ...]:
@@ -72,7 +72,7 @@ class _Verdicts(NamedTuple):
     then: Evaluation | None
     now: Evaluation
     known: bool
-    """Whether the record has exactly what was judged."""
+    """Whether everything that was judged is on record."""
 
     @property
     def forbidden(self) -> Evaluation | None:
@@ -112,7 +112,7 @@ class Replayer:
             await self._executor.aclose()
 
     async def replay(self, run: Recorded) -> Replayed:
-        """Run it again and compare. Raises `AuditError` if that can't be recorded: then it is not run."""
+        """Run a recorded run again and compare. Raises `AuditError` if that can't be recorded; then it is not run."""
         if (why := _impossible(run)) or run.outcome is None:
             return Replayed(id=run.id, verdict="impossible", why=why)
         try:
@@ -169,7 +169,7 @@ class Replayer:
         fields = [verdict]
         reasons: list[str] = []
         if Status(status).ending not in ("refused", "pending"):
-            whose = "the policy of now" if judged.forbidden is judged.now else "the policy of then, as it is read now,"
+            whose = "the current policy" if judged.forbidden is judged.now else "its policy, as it is read now,"
             fields.append(Field(name="status", state="different", before=status, after="forbidden"))
             reasons.append(f"{whose} forbids it: {_rules(judged.forbidden)}")
         else:
@@ -186,7 +186,7 @@ class Replayer:
     # --- what runs, and where ---
 
     def _submission(self, run: Recorded) -> tuple[Submission, list[str]]:
-        """Return what is submitted in place of the original, and notes on what is not the same."""
+        """Return what to submit in place of the original submission, and notes on what is different."""
         notes: list[str] = []
         request = run.request
         ran_on = (run.outcome.backend if run.outcome else "") or request.backend
@@ -218,7 +218,9 @@ class Replayer:
         return Submission(again, "none", own_backend=on, expectation=expected, writes=writes), notes
 
     def _backend(self, ran_on: str, run: Recorded) -> tuple[str, str]:
-        """Return the backend for the replay, and why it differs: the same one if it is a sandbox, else the jail."""
+        """Return the backend for the replay, and why it is another one. It is the same if that is a sandbox and
+        available, otherwise the jail.
+        """
         if ran_on == "auto":
             return "auto", ""
         if ran_on in _SANDBOXES and not (ran_on == "docker" and run.submission.entry):
@@ -271,7 +273,7 @@ class Replayer:
         return result, msgspec.convert(record, Outcome)
 
     def _with_texts(self, run: str, outcome: Outcome, config: Config) -> Outcome:
-        """Return the outcome with more of its output than the record has, if all of it was kept."""
+        """Return the outcome with more of its output than the record has, if the whole output was kept."""
         texts: dict[str, Printed] = {}
         if config.state is None:
             return outcome
@@ -286,7 +288,7 @@ class Replayer:
     def _reasons(self, run: Recorded, before: Outcome, after: Outcome, fields: tuple[Field, ...]) -> Iterator[str]:
         """Yield known reasons for a difference, the most certain first."""
         if fields[0].state == "different":
-            yield "the policy of then says something else of it, as this version of Redoma reads it"
+            yield "under the same policy, this version of Redoma decides differently"
         for what, missing in run.missing.items():
             if what not in _IRRELEVANT:
                 yield f"missing: {what}: {missing}"
@@ -348,7 +350,7 @@ def _seed(run: Recorded) -> Seed | None:
 
 
 def _inside(run: Recorded) -> bool:
-    """Return whether its working directory is in a cell: for an executor of the kind exec.jail."""
+    """Return whether the run's working directory was in a cell, because it ran on an executor of the kind exec.jail."""
     return bool(run.submission.entry) and run.request.backend == "jail"
 
 
@@ -364,7 +366,7 @@ def _expectation(run: Recorded) -> tuple[Expectation | None, list[str]]:
 
 
 def _changed_since(before: Outcome, after: Outcome) -> Iterator[str]:
-    """Yield paths that both changed, and whose earlier content differed."""
+    """Yield the paths that both runs have changed and that had another content before the second run."""
     effects = [each.effect.paths if each.effect else () for each in (before, after)]
     was, now = ({path: old for path, old, _ in paths} for paths in effects)
     for path, old in was.items():

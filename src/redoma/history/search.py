@@ -1,7 +1,7 @@
 """Recorded runs as flat rows (intent and outcome joined), for searching and exporting.
 
-One pass over the log: only runs that have begun and not ended are in memory. Rows come in the order in which the runs
-ended; those without an end come last.
+The log is read once, in order: only runs that have begun and not ended are in memory. Rows come in the order in which
+the runs ended; those without an end come last.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     """The matching rules, each once, in order."""
     approver: str = ""
     status: str = ""
-    """Empty if no end is recorded: it still runs, or was interrupted."""
+    """Empty if no end is recorded, because the run has not ended, or was interrupted."""
     backend: str = ""
     """The backend that ran it; if it did not run, the requested one."""
     exit_code: int | None = None
@@ -56,7 +56,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Query(msgspec.Struct, frozen=True, kw_only=True):
-    """What to search for. All given fields must match; for several values of one field, any."""
+    """What to search for. All given fields must match. If a field has several values, one of them must match."""
 
     until: str = ""
     """A time in the form of `Run.time`; runs from then on are left out."""
@@ -88,7 +88,9 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
         return self.fits_text((run.text, run.label, run.reason, run.error, run.result))
 
     def fits_requester(self, name: str) -> bool:
-        """Return whether these requests are wanted. The owner of a key is found whatever client the key was used by."""
+        """Return whether requests by this requester match. The owner of a key matches with any client: `key:maria`
+        matches `key:maria e2b`.
+        """
         return not self.requesters or name in self.requesters or name.partition(" ")[0] in self.requesters
 
     def fits_text(self, texts: Iterable[str]) -> bool:
@@ -113,7 +115,7 @@ def expression(pattern: str) -> Any:
 
 
 def search(records: Iterable[Record], query: Query) -> Iterator[Run]:
-    """Yield the runs that match, in the order of their ends."""
+    """Yield the runs that match, in the order in which they ended."""
     return (run for run in runs(records) if query.fits(run))
 
 

@@ -1,6 +1,6 @@
 """Finds what makes a run nondeterministic (the clock, random numbers, the machine), with rules like those of a policy.
 
-It explains an observed difference. What it overlooks is found by running the code twice.
+It is used to explain an observed difference. Running the code twice finds what it overlooks.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ..policy import Policy, Rule, evaluate
 
 
 class _Source(NamedTuple):
-    """Fields as in a rule, with entries separated by commas."""
+    """A source of differences. The fields are those of a rule, with entries separated by commas."""
 
     reason: str
     calls: str = ""
@@ -56,7 +56,7 @@ SOURCES = (
         pattern="/proc/|/sys/",
     ),
     _Source(
-        "it uses the network, of which a replay has none",
+        "it uses the network, which a replay doesn't have",
         commands="curl,wget,nc,ncat,ping,dig,host,nslookup,ssh,scp,rsync,git fetch,git pull,git clone,git push,"
         "pip install,npm install",
         imports="socket,ssl,urllib.request,http.client,requests,httpx,aiohttp,ftplib",
@@ -92,7 +92,9 @@ def _policy() -> Policy:
 
 
 def sources(request: Request, *, seeded: bool) -> Iterator[str]:
-    """Yield possible reasons for a different output, each once, with its location. `seeded`: its seed is known."""
+    """Yield possible reasons for a different output, each once, with its first location. `seeded`: whether the seed of
+    the random numbers is known.
+    """
     told = {_SEEDED} if seeded else set()
     for finding in evaluate(_policy(), request).findings:
         if finding.rule not in told:

@@ -29,12 +29,12 @@ class Overview(msgspec.Struct, frozen=True, kw_only=True):
     runs: int
     by_status: dict[str, int]
     by_backend: dict[str, int]
-    """The backends that ran them, from the outcomes. A refused run has no backend, and is not counted."""
+    """The number of runs by the backend that ran them. A refused run has no backend, and is not counted."""
     by_requester: dict[str, int]
     interrupted: int
-    """Runs with an intent and no outcome: still running, or interrupted."""
+    """The number of runs with an intent and no outcome, because they have not ended, or were interrupted."""
     duration_p50: float | None
-    """Seconds, for the runs that have an outcome."""
+    """The median duration in seconds, of the runs that have an outcome."""
     duration_p95: float | None
     first: str | None
     """The time of the first record; None for an empty log."""
@@ -97,7 +97,7 @@ def overview(records: Iterable[Record]) -> Overview:
 
 
 def _percentile(ordered: list[float], share: float) -> float | None:
-    """Return the smallest value that at least this share of all values does not exceed."""
+    """Return the smallest value such that at least this share of all values is not above it; None without values."""
     return ordered[math.ceil(share * len(ordered)) - 1] if ordered else None
 
 

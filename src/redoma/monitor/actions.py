@@ -1,16 +1,16 @@
 """Acts on a round: stores it, sends notices, and runs remedies.
 
-Notices. Whether a notifier gets a notice is decided purely, from what it was last sent. Only an accepted notice counts
-as sent: a failed one is shown as failed, and tried again in the next round. It is recorded after it was accepted, so
-one that was interrupted by a kill is sent again, with the same `id`.
+Notices. Whether a notifier gets a notice depends only on what it was last sent. Only an accepted notice counts as sent:
+a failed one is shown as failed, and tried again in the next round. A notice is recorded after it was accepted, so one
+that was interrupted by a kill is sent again, with the same `id`.
 
 Remedies. Policy and, if policy prompts, a person must allow the command. The round doesn't wait for a person: the
 question is put on the list of `redoma approvals`, under the label `monitor:<check>`; once it is approved, the next try
 runs the command. A pinned approval lets it run unattended from then on, and a command that differs from the pinned one
 is an alarm.
 
-A full disk is something a monitor must report. So if nothing can be stored, the round still counts and notices are
-sent, from what this process knows. Only remedies wait, since the time of a try can't be recorded.
+A full disk is something that a monitor must report. So if nothing can be stored, the round still counts, and notices
+are sent according to what this process remembers. Only remedies wait, because the time of a try can't be recorded.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _RETRY_SECONDS = 300.0
 
 
 class Actions:
-    """Acts on the rounds of one plan. Caches what it last read of the history, in case that can't be read."""
+    """Acts on the rounds of one plan. Remembers what it last read from the history, for when that can't be read."""
 
     def __init__(self, plan: Plan, executor: AsyncExecutor, history: History) -> None:
         self._checks = {check.name: check for check in plan.checks}
@@ -53,7 +53,7 @@ class Actions:
         self._heard: dict[tuple[str, str], tuple[State, float]] = {}
 
     async def follow(self, found: Round) -> Round:
-        """Store a round and act on it. Returns it with the states that count, and what was done."""
+        """Store a round and act on it. Returns it with the states that count, and with what was done."""
         checks = self._checks.values()
         try:
             seen = self._history.add(found, checks)
@@ -125,7 +125,7 @@ class Due(NamedTuple):
 
 
 def notices_due(seen: Round, checks: Iterable[Check], notifiers: Mapping[str, Notifier], heard: Heard) -> list[Due]:
-    """Return the notices to send, from what each notifier was last told."""
+    """Return the notices to send, given what each notifier was last told."""
     wanted = {check.name: check.notify for check in checks}
     found = []
     for verdict in seen.verdicts:
@@ -145,7 +145,7 @@ def notices_due(seen: Round, checks: Iterable[Check], notifiers: Mapping[str, No
 
 
 def notice(host: str, now: float, item: Due) -> bytes:
-    """Return a notice as JSON. The rule's text is bounded, harmless to a terminal, and without secrets."""
+    """Return a notice as JSON. The rule's message is bounded in length, harmless to a terminal, and without secrets."""
     verdict, redactor = item.verdict, Redactor()
     same = [host, verdict.check, verdict.state.word, item.was.word, verdict.since, item.event, item.told]
     return msgspec.json.encode(
@@ -169,7 +169,7 @@ async def send(
 ) -> AsyncIterator[tuple[Due, str]]:
     """Send all notices at once, so that one that hangs delays no other.
 
-    Yields each as soon as it is settled, with the error, or an empty text if it was sent.
+    Yields each notice as soon as it was sent or has failed, with the error; that is empty if it was sent.
     """
 
     async def one(item: Due) -> tuple[Due, str]:
@@ -187,7 +187,7 @@ async def send(
 async def _post(name: str, url: str, body: bytes, calls: BoundedCalls) -> str:
     """Post a notice. Returns the error, or an empty text.
 
-    A server that answers a byte at a time must not delay our exit, nor get another connection each round.
+    A server that answers one byte at a time must not delay our exit, nor get a new connection in each round.
     """
     try:
         failed = await calls.run(name, lambda: posting.post(url, body, NOTICE_SECONDS), NOTICE_SECONDS)
@@ -243,8 +243,7 @@ def remedies_due(
         check, remedy = checks[verdict.check], checks[verdict.check].remedy
         if remedy is None or verdict.state not in (State.WARNING, State.CRITICAL):
             continue
-        # Not `since`, which is for one state: a problem that gets worse, or alternates between the two states, has
-        # lasted too.
+        # `bad_since`, not `since`: a problem also lasts while it gets worse, or alternates between the two states.
         lasted = seen.time - held[verdict.check].bad_since - check.lasting
         if lasted >= remedy.after and history.may_try(verdict.check, seen.time):
             found.append((verdict, remedy))
@@ -287,7 +286,7 @@ async def _run_remedy(executor: AsyncExecutor, remedy: Remedy, verdict: CheckRes
             "reason": f"the check {verdict.check} is {verdict.state.word}: {verdict.message}"[:500],
         },
     )
-    # Not resumed later: once it is approved, it is submitted again under the configuration in force then.
+    # It is not resumed later: once it is approved, it is submitted again, under the configuration at that time.
     return await executor.submit(msgspec.structs.replace(submission, wait=False))
 
 

@@ -1,7 +1,7 @@
-"""Collects the facts of one round: all collectors at once, each bounded in time and size, and failing independently.
+"""Collects the facts of one round. All collectors run at once; each is bounded in time and size, and may fail alone.
 
-Collectors are the machine's own (`machine`) and the probes of a plan: a file, an HTTP or TCP endpoint, a listed
-command. The target of a probe may be huge, slow, or not a file at all.
+There are collectors for the machine itself (`machine`) and the probes of a plan: a file, an HTTP or TCP endpoint, or a
+command on a whitelist. The target of a probe may be huge, slow, or not a file at all.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _MAX_LINE = 300
 async def collect(
     probes: Mapping[str, Probe], executor: AsyncExecutor, calls: BoundedCalls
 ) -> tuple[Facts, dict[str, str]]:
-    """Return facts by name, and by name the reason why some of them are None. Raises `RedomaError` without psutil."""
+    """Return facts by name, and for each that is None the reason. Raises `RedomaError` if psutil is not installed."""
     machine.require()
     jobs: dict[str, Awaitable[Any]] = {name: calls.run(name, work, _SECONDS) for name, work in machine.FACTS.items()}
     jobs["mounts"] = _mounts(calls)
@@ -88,7 +88,7 @@ async def _mounts(calls: BoundedCalls) -> list[dict[str, Any]]:
         try:
             space = await calls.run(f"mount {mount.path}", lambda: machine.space(mount), MOUNT_SECONDS)
         except (OSError, TimedOut) as failure:
-            # In a directory that we may not enter, or hidden below another mount: that is not a failure.
+            # It is not a failure if we may not enter the directory, or if another mount hides it.
             answers, error = isinstance(failure, PermissionError | FileNotFoundError), sanitise(str(failure))
         return {
             "mount": sanitise(mount.path),
@@ -118,10 +118,10 @@ class TimedOut(Exception):
 
 
 class BoundedCalls:
-    """Calls that may hang: each on its own thread, with a bounded wait.
+    """Makes calls that may hang, each on its own thread, with a limited wait.
 
-    Nothing can interrupt a system call on a file system whose server is gone. So its thread is abandoned: it is a
-    daemon, which delays no exit. While it hangs, no second one is started under the same name.
+    Nothing can interrupt a system call on a file system whose server is gone. So the thread is abandoned; it is a
+    daemon, so it doesn't delay our exit. While it hangs, no other call with the same name is made.
     """
 
     def __init__(self) -> None:
@@ -130,8 +130,8 @@ class BoundedCalls:
     async def run(
         self, name: str, work: Callable[[], T], seconds: float, *, stop: Callable[[], None] | None = None
     ) -> T:
-        """Return or raise what `work` does. Raises `TimedOut` after `seconds`. `stop` is called if it still runs after
-        the wait has ended.
+        """Return what `work` returns, or raise what it raises. Raises `TimedOut` after `seconds`. If `work` still runs
+        when the wait ends, `stop` is called.
         """
         if (hanging := self._hanging.get(name)) is not None:
             if hanging.is_alive():
@@ -172,9 +172,7 @@ class BoundedCalls:
 
 
 async def probe(name: str, given: Probe, calls: BoundedCalls, executor: AsyncExecutor) -> dict[str, Any]:
-    """Return the facts of one probe. Raises if they can't be collected; that something is down is a fact, not an
-    error.
-    """
+    """Return the facts of one probe. Raises if they can't be collected; that a server is down is a fact, no error."""
     match given:
         case FileProbe():
             return await calls.run(name, lambda: _file(given), _FILE_SECONDS)
@@ -211,8 +209,8 @@ def _file(given: FileProbe) -> dict[str, Any]:
 
 
 def _tail(fd: int, size: int, max_bytes: int) -> bytes:
-    """Return the last bytes of a file, from the beginning of a line unless a single line is longer. Files in /proc
-    report a size of 0.
+    """Return the last `max_bytes` bytes of a file, from the beginning of a line unless one line is longer. `size` may
+    be 0 although there is content, as for files in /proc.
     """
     start, data = max(0, size - max_bytes), b""
     while len(data) < max_bytes and (piece := os.pread(fd, max_bytes - len(data), start + len(data))):
@@ -249,7 +247,7 @@ async def _http(name: str, given: HttpProbe, calls: BoundedCalls) -> dict[str, A
 
     def fetch() -> dict[str, Any]:
         connection.connect()
-        sockets.append(connection.sock)  # the connection passes it on to a response that closes it
+        sockets.append(connection.sock)  # later the connection may no longer have it
         # No redirects and no proxies of the environment: the server must not decide what is fetched next.
         target = (url.path or "/") + (f"?{url.query}" if url.query else "")
         connection.request("GET", target, headers={"User-Agent": "redoma", "Accept-Encoding": "identity"})
@@ -258,7 +256,7 @@ async def _http(name: str, given: HttpProbe, calls: BoundedCalls) -> dict[str, A
             return {"status": response.status, "size": len(body), "raw": body}
 
     def hang_up() -> None:
-        """Close the sockets: a server that sends a byte a second never exceeds a socket's own time-out."""
+        """Shut the socket down: a server that sends one byte a second never exceeds the time-out of the socket."""
         for each in sockets:
             each.shutdown(socket.SHUT_RDWR)
 
@@ -293,8 +291,8 @@ def _why(failure: Exception) -> str:
 
 
 async def _command(name: str, given: CommandProbe, executor: AsyncExecutor) -> dict[str, Any]:
-    """Run a listed command through the whole pipeline: policy, approval, audit. It has its own label, so that an
-    approval can be pinned to it.
+    """Run a command on a whitelist through the whole pipeline: policy, approval, audit. It has its own label, so that
+    an approval of it can be pinned.
     """
     limits = {"time": given.timeout, "output_bytes": _MAX_BODY, "output_total": 16 * _MAX_BODY}
     submission = executor.prepare(

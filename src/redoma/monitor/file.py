@@ -1,8 +1,8 @@
 """Reads `monitor.yaml` into a frozen `Plan`; every mistake is reported with line and column.
 
-It is trusted like a `redoma.yaml`: a file that the user named, or has in their own configuration, may do everything it
-says. One that was only found in the current directory may add checks, which run in the sandbox, and gets its own
-history. If it goes beyond that, such as by reading a file or running a command, it has no effect until the user has
+It is trusted like a `redoma.yaml`: a file that the user named, or has in their own configuration, may do everything. A
+file that was only found in the current directory may add checks, which run in the sandbox, and gets a history of its
+own. If it goes beyond that, for example by reading a file or running a command, it has no effect until the user has
 trusted exactly that content.
 """
 
@@ -48,7 +48,7 @@ from .rules import MAX_RULE
 FILE = "monitor.yaml"
 _MAX_ITEMS = 200  # of checks, and of collectors
 _MAX_PATTERN = 1000
-_MAX_SHOWN, _MAX_SHOWN_LENGTH = 5, 200  # an untrusted file may have a long list, to hide something in it
+_MAX_SHOWN, _MAX_SHOWN_LENGTH = 5, 200  # an untrusted file may have a long list, so that nobody reads it to the end
 
 
 class _File(msgspec.Struct):
@@ -69,8 +69,8 @@ def ready_made_checks() -> tuple[Check, ...]:
 
 
 def load(file: Path | None, config: Config, *, cwd: Path | None = None, env: Mapping[str, str] | None = None) -> Plan:
-    """Return the plan in force: from the named file, the current directory, the user's configuration, or the ready-made
-    checks alone. Raises `ConfigError` for a file that can't be used.
+    """Return the plan in force: from `file`, else from the current directory, else from the user's configuration, else
+    the ready-made checks alone. Raises `ConfigError` for a file that can't be used.
     """
     env = os.environ if env is None else env
     if file is not None:
@@ -94,7 +94,7 @@ def reaches(file: Path, config: Config, *, env: Mapping[str, str] | None = None)
 
 
 def trust(source: Source, *, env: Mapping[str, str] | None = None) -> None:
-    """Trust these bytes at this path: exactly what was shown, whatever was written there since."""
+    """Trust a file at its path with exactly this content, even if something else was written there since."""
     trust_list.record(source, env)
 
 
@@ -139,7 +139,7 @@ def _read(source: Source, config: Config, env: Mapping[str, str]) -> tuple[Plan,
         reader.report_at("interval", "it is not a time between two rounds", "write a number of seconds from 1 to 86400")
     history = values.get("history", Plan(checks=()).history)
     if history < 3600:
-        reader.report_at("history", "that is too short to be one", "write how long to remember, such as 30d")
+        reader.report_at("history", "it is too short", "write how long to remember, at least 1h, such as 30d")
     _check_probes(reader, probes, config)
     _check_notifiers(reader, notify, config)
     checks = _checks(reader, values.get("checks", ()), notify, config)
@@ -223,7 +223,7 @@ def _checks(reader: Reader, nodes: tuple[Any, ...], notify: Mapping[str, Notifie
             if each not in notify:
                 reader.report_at(f"{path}.notify", f"nobody is called {each!r}", suggest(each, notify))
         if check.remedy is not None:
-            # On a whitelist or not: policy and a person decide about it.
+            # It need not be on a whitelist: policy and a person decide about it.
             _check_executor(reader, f"{path}.remedy.run", check.remedy.run, config, listed=False)
         checks[check.name] = check
         reader.marks[f"checks.{check.name}"] = reader.marks[path]

@@ -1,10 +1,10 @@
 """What the monitor stores, in `monitor.db` of the state directory: the present and past state of each check, the
 numbers for plots, what was done, and what each notifier was told.
 
-A state is stored as a spell with a beginning and an end, not once a round: a month of rounds without changes is one row
-for each check. Every number is kept for a day, and the highest of each ten minutes for longer. Everything is deleted
-after `retention` seconds. A round is added in one transaction, so after a kill it is either there or not; readers are
-not blocked.
+A state is stored as a spell with a beginning and an end, not once per round: a month of rounds without changes is one
+row for each check. Every number is kept for a day, and the highest of each ten minutes for longer. Everything is
+deleted after `retention` seconds. A round is added in one transaction, so after a kill it is stored completely or not
+at all; readers are not blocked.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ _SCHEMA = Schema(
 
 
 def place(state: Path, plan: Plan) -> Path:
-    """Return the path of the database for a plan. A plan that was only found in a directory gets its own: it chooses
-    names and retention, and must neither end the alarm of another plan nor delete its history.
+    """Return the path of the database for a plan. A plan that was only found in a directory gets a database of its own:
+    it chooses names and retention, and must neither end an alarm of another plan nor delete its history.
     """
     return state / (NAME if plan.trusted else _APART.format(hashlib.sha256(os.fsencode(plan.source)).hexdigest()[:16]))
 
@@ -112,13 +112,14 @@ class History:
             if before is None:
                 self._prune(db, now)
             elif int(before["time"] / 3600) != int(now / 3600):
-                # At most a day further: if the clock is years ahead for one round, not everything must be deleted.
+                # At most a day after the last round: if the clock is years ahead for one round, not everything must be
+                # deleted.
                 self._prune(db, min(now, before["time"] + DAY))
         return settled
 
     def _spell(self, db: Any, check: str, state: State, now: float, message: str) -> None:
         row = db.execute("SELECT * FROM spells WHERE [check] = ? ORDER BY id DESC LIMIT 1", (check,)).fetchone()
-        # Earlier than it was last seen: of two concurrent rounds the longer one, or a clock that was corrected.
+        # `now` may be before `until`: of two concurrent rounds this took longer, or the clock was corrected.
         if row and row["state"] == state and abs(now - row["until"]) <= UNSEEN:
             until = max(now, row["until"])
             db.execute("UPDATE spells SET until = ?, message = ? WHERE id = ?", (until, message, row["id"]))
@@ -135,7 +136,7 @@ class History:
         db.execute("DELETE FROM peaks WHERE bucket < CAST(? / 600 AS INTEGER)", (oldest,))
         db.execute("DELETE FROM deeds WHERE time < ?", (oldest,))
         db.execute("DELETE FROM held WHERE seen < ?", (oldest,))
-        for table in ("told", "tried"):  # for an existing check they never expire
+        for table in ("told", "tried"):  # these are kept as long as the check exists
             db.execute(f"DELETE FROM {table} WHERE [check] NOT IN (SELECT [check] FROM held)")  # noqa: S608 - of these two
         for table, most in (("spells", MAX_SPELLS), ("deeds", MAX_DEEDS)):
             db.execute(f"DELETE FROM {table} WHERE id <= (SELECT max(id) FROM {table}) - ?", (most,))  # noqa: S608 - as above
@@ -155,9 +156,7 @@ class History:
         return [row["series"] for row in self._rows(every, since)]
 
     def series(self, name: str, since: float) -> list[tuple[float, float]]:
-        """Return times and values, oldest first: the highest of each ten minutes, and then every value of the last
-        day.
-        """
+        """Return times and values, oldest first: the highest of each ten minutes, then every value of the last day."""
         of = """WITH fine AS (SELECT time, value FROM samples WHERE series = ?1)
             SELECT 600 * bucket + 300 AS time, value FROM peaks WHERE series = ?1 AND 600 * bucket >= ?2 - 600
                 AND 600 * (bucket + 1) <= (SELECT coalesce(min(time), 1e18) FROM fine)
@@ -167,7 +166,7 @@ class History:
     # --- what was done ---
 
     def note(self, deed: Deed, replacing: int | None = None) -> int:
-        """Store a deed; `replacing` is the number of an earlier note. Returns the number of this one."""
+        """Store a deed, in place of the one with the number `replacing` if given. Returns its number."""
         words = map(valid_utf8, (deed.kind, deed.check, deed.name))
         values = (deed.time, *words, deed.state, deed.ok, valid_utf8(deed.text), deed.run)
         with self.store.writing() as db:
@@ -198,7 +197,7 @@ class History:
             )
 
     def may_try(self, check: str, now: float) -> bool:
-        """Return whether the remedy of a check is due again. A clock that was set back must not delay it for years."""
+        """Return whether the remedy of a check may be tried again. A clock that was set back doesn't delay that."""
         rows = self._rows("SELECT * FROM tried WHERE [check] = ?", valid_utf8(check))
         return all(abs(now - row["time"]) >= row["wait"] for row in rows)
 
@@ -209,8 +208,8 @@ class History:
 
     @contextmanager
     def alone(self) -> Iterator[bool]:
-        """Take the lock for notices and remedies. Yields whether we have it: if a `watch` and a `check` run at the same
-        time, only one acts. The kernel releases the lock of a process that was killed.
+        """Take the lock for notices and remedies, and yield whether we have it: if a `watch` and a `check` run at the
+        same time, only one acts. The kernel releases the lock of a process that was killed.
         """
         with self.store.reading():  # creates the directory, and checks that it is ours
             pass
@@ -218,7 +217,7 @@ class History:
             yield held
 
     def _rows(self, query: str, *values: Any) -> list[Any]:
-        """Return the rows of a query; none if there is no database: reading must not create one."""
+        """Return the rows of a query; none if there is no database, because reading must not create one."""
         if not self.store.exists:
             return []
         with self.store.reading() as db:
@@ -246,8 +245,8 @@ def settle(
     """Turn what rules found now into states: a finding must last before it counts, and each state has a beginning.
     Pure.
 
-    `found` has in `state` what each rule found; `previous` is what was stored. Returns the verdicts that count, and
-    what to store.
+    The `state` of each item of `found` is what its rule found; `previous` is what was stored. Returns the results with
+    the states that count, and what to store.
     """
     lasting = {check.name: check.lasting for check in checks}
     settled, held = [], {}
@@ -278,11 +277,11 @@ def _next(before: Held | None, found: State, lasting: float, now: float) -> Held
 
 
 _MAX_NUMBERS, _MAX_DEPTH = 200, 4
-"""Bounds on what is kept of one round, whatever a collector finds."""
+"""Limits on the numbers that are kept of one round, and on how deep they are searched for in the facts."""
 _NAMES = ("mount", "name", "sensor")
 """Keys that identify an item of a list."""
 _LEFT_OUT = frozenset({"now", "mounts", "zombies", "largest", "booted", "most"})
-"""Facts that are useless as a curve."""
+"""Facts that make no useful curve."""
 
 
 def numbers(facts: Facts) -> dict[str, float]:

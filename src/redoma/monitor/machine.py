@@ -1,5 +1,5 @@
-"""Facts about this machine, as plain data: one function for each. They may hang or fail; `collect` handles that. This
-is the only importer of psutil.
+"""Facts about this machine, as plain data: one function for each. The functions may hang or fail; `collect` handles
+that. Nothing else imports psutil.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ..lib.extras import pip_install
 from ..lib.mounts import parse_mounts, read_mounts
 from ..lib.sanitise import sanitise
 
-_MAX_ITEMS = 20  # zombies, large processes, sensors: enough to recognise a problem, and little data
+_MAX_ITEMS = 20  # zombies, network interfaces, sensors: enough to recognise a problem, and little data
 _SAMPLE = 0.2  # seconds over which processor usage is measured
 _MAX_MOUNTS = 64
 
@@ -53,7 +53,7 @@ def cpu() -> dict[str, Any]:
 
 
 def memory() -> dict[str, Any]:
-    """Return the memory of the machine; in a container with a limit, of that limit."""
+    """Return the memory of the machine or, in a container with a limit, of the container."""
     found = require().virtual_memory()
     facts = {"total": found.total, "available": found.available, "used": found.total - found.available}
     limit, used = _given_memory()
@@ -63,7 +63,9 @@ def memory() -> dict[str, Any]:
 
 
 def _given_memory(group: Path = Path("/sys/fs/cgroup")) -> tuple[int | None, int]:
-    """Return the limit of our control group as a container sees it, and the memory used without mere cache."""
+    """Return the memory limit of our control group, as a container sees it, and the memory used without caches. The
+    limit is None if there is none.
+    """
     for folder, most, now, cache in (
         (group, "memory.max", "memory.current", "inactive_file"),
         (group / "memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
@@ -166,19 +168,21 @@ def host() -> str:
 
 
 class Mount(NamedTuple):
+    """A file system at its mount point."""
+
     path: str
     device: str
     kind: str
     broke: bool
-    """Whether an error made it read-only: it was mounted read-write, and the file system is read-only."""
+    """Whether an error made it read-only: it is mounted read-write, but the file system itself is read-only."""
 
 
 def stored(text: str | None = None) -> list[Mount]:
-    """Return each file system that stores something, once: at its mount point nearest to the root."""
+    """Return each file system that stores something, once: at the mount point with the shortest path."""
     found: dict[str, Mount] = {}
     for seen in read_mounts() if text is None else parse_mounts(text):
         if seen.kind in _NO_STORAGE.split() and not (seen.path == "/" and seen.kind == "overlay"):
-            continue  # but the root of a container is where its files go
+            continue  # an overlay at / is the root of a container, where its files are
         if seen.root != "/" and seen.path.startswith("/etc/"):
             continue  # /etc/hosts and the like, which are bind-mounted into a container
         if seen.device not in found or len(seen.path) < len(found[seen.device].path):

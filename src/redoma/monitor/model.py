@@ -49,7 +49,7 @@ class Remedy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """The executor that runs it, as `namespace:name`."""
     command: Text
     after: Seconds = 0.0
-    """Seconds for which the check must be warning or critical first."""
+    """Seconds for which the check must have been warning or critical before the remedy is tried."""
     again: Seconds = 3600.0
     """Seconds until it may be tried again."""
 
@@ -66,7 +66,7 @@ class Check(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     message: str = ""
     """The message if it is not ok: the text of an f-string over the facts, also evaluated in the sandbox."""
     lasting: Seconds = msgspec.field(default=0.0, name="for")
-    """Seconds for which the rule must find something before the state changes (`for` in the file)."""
+    """Seconds for which the rule must find a problem before the state changes (`for` in the file)."""
     notify: tuple[str, ...] | None = None
     """The notifiers to use, by name; None means all."""
     remedy: Remedy | None = None
@@ -75,11 +75,13 @@ class Check(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class _Probe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind"):
-    """Collects something besides the machine's own facts."""
+    """Collects facts other than those of the machine itself."""
 
 
 class FileProbe(_Probe, frozen=True, kw_only=True, tag="file"):
-    """Returns `exists`, `size`, `age` in seconds; with a pattern `matches` and the last matching `lines`."""
+    """Returns `exists`, `size` and `age` in seconds; for a pattern, the number of matching lines as `matches` and the
+    last of them as `lines`.
+    """
 
     path: Path
     tail: Annotated[int, msgspec.Meta(ge=1, le=16 * 1024 * KiB)] = 64 * KiB
@@ -94,7 +96,7 @@ class HttpProbe(_Probe, frozen=True, kw_only=True, tag="http"):
     url: Text
     timeout: Annotated[float, msgspec.Meta(ge=0.1, le=60, extra={"unit": "seconds"})] = 5.0
     expect: Text | None = None
-    """An RE2 pattern that must match in the beginning of the body for it to be `ok`."""
+    """An RE2 pattern that must be found in the first 64 KiB of the body for it to be `ok`."""
 
 
 class TcpProbe(_Probe, frozen=True, kw_only=True, tag="tcp"):
@@ -106,7 +108,9 @@ class TcpProbe(_Probe, frozen=True, kw_only=True, tag="tcp"):
 
 
 class CommandProbe(_Probe, frozen=True, kw_only=True, tag="command"):
-    """Returns `exit_code`, `stdout`, `stderr` and `seconds` of a command on the whitelist of a configured executor."""
+    """Returns `exit_code`, `status`, `seconds`, `stdout` and `stderr` of a command on the whitelist of a configured
+    executor.
+    """
 
     run: Text
     command: Text
@@ -117,10 +121,10 @@ Probe = FileProbe | HttpProbe | TcpProbe | CommandProbe
 
 
 class _Notifier(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind"):
-    """Is notified when a state changes."""
+    """Someone who is notified when a state changes."""
 
     repeat: Seconds = 0.0
-    """Seconds after which a lasting state is sent again; 0: it is sent once."""
+    """Seconds after which a problem that lasts is sent again; if 0, it is sent once."""
     recovery: bool = True
     """Whether to send that it is ok again."""
 
@@ -140,7 +144,7 @@ Notifier = WebhookNotifier | CommandNotifier
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything the monitor does: what it collects, how it judges that, and what it notifies."""
+    """Everything the monitor does: what it collects, how it judges that, and whom it notifies."""
 
     checks: tuple[Check, ...]
     collect: dict[str, Probe] = {}
@@ -163,7 +167,7 @@ class Held(msgspec.Struct, frozen=True, kw_only=True):
     since: float
     """Unix time of the beginning of this state."""
     bad_since: float = 0.0
-    """Unix time since when its rule finds something; 0 if it finds nothing. Unknown neither starts nor ends it."""
+    """Unix time since when its rule finds a problem; 0 if it finds none. `unknown` neither begins nor ends one."""
 
 
 class Deed(msgspec.Struct, frozen=True, kw_only=True):
@@ -195,7 +199,7 @@ class CheckResult(msgspec.Struct, frozen=True, kw_only=True):
     run: str = ""
     """The id of that run in the audit log."""
     found: State = State.OK
-    """What the rule found; `state` may still wait for it to last."""
+    """What the rule found now. `state` changes only once that has lasted."""
     since: float = 0.0
     """Unix time of the beginning of this state; 0 without a history."""
 
@@ -215,6 +219,7 @@ class Round(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def state(self) -> State:
+        """The most urgent state of all checks; unknown if there are none."""
         return max((verdict.state for verdict in self.verdicts), key=lambda state: state.urgency, default=State.UNKNOWN)
 
     @property

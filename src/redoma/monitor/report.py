@@ -1,7 +1,7 @@
 """A round as a page, as Markdown or as JSON, for readers without access to the machine.
 
-Texts of rules and collectors are hostile: they appear in a report only as text. A page is one self-contained file; it
-has no JavaScript and allows none.
+Texts of rules and collectors may be hostile, so everything in them is shown as plain text. A page is one self-contained
+file; it has no JavaScript and allows none.
 """
 
 from __future__ import annotations
@@ -165,7 +165,7 @@ def _redacted(value: Any, redactor: Redactor) -> Any:
 
 
 def thinned(points: Points, max_points: int = _MAX_POINTS) -> Points:
-    """Return at most `max_points` points, with every peak kept."""
+    """Return at most `max_points` points: the highest of each part of the time."""
     if len(points) <= max_points:
         return points
     first, last = points[0][0], points[-1][0]
@@ -212,7 +212,7 @@ def utc_time(seconds: float, form: str = "%Y-%m-%d %H:%M:%S UTC") -> str:
 
 
 def standing(verdict: CheckResult, now: float) -> str:
-    """Return for how long it is in this state, and which state may follow."""
+    """Return how long a check has been in its state, and which state may follow."""
     since = f"for {duration(now - verdict.since)}" if verdict.since and now - verdict.since >= 1 else "just now"
     if verdict.found is not verdict.state and verdict.found is not State.OK:
         since += f"; found {verdict.found.word}, which has to last"
@@ -223,7 +223,8 @@ def standing(verdict: CheckResult, now: float) -> str:
 
 
 _EMOJI = {State.OK: "✅", State.WARNING: "⚠️", State.CRITICAL: "❌", State.UNKNOWN: "❔"}
-# Characters that could be markup anywhere in a line, HTML, or an automatic link. No text begins a line.
+# Characters that could be markup anywhere in a line, HTML or an automatic link. What is markup only at the beginning of
+# a line doesn't matter: no text begins one.
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~!&@$])|(?<=\w)(:)(?=//)|(?<=[wW]{3})(\.)")
 
 
@@ -309,8 +310,8 @@ def style() -> str:
 
 @functools.cache
 def environment() -> Environment:
-    """Return the template environment. Everything inserted is escaped, and made visible even if it is invisible or
-    would move other text.
+    """Return the template environment. Everything that is inserted is escaped, and characters that are invisible or
+    would move other text are made visible.
     """
     try:
         from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -356,7 +357,7 @@ def page(story: Story) -> str:
 
 
 class Strip(NamedTuple):
-    """The states of a check over time, as a row of rectangles; with a gap where it was not observed."""
+    """The states of a check over time, as a row of rectangles, with a gap for each time when it was not checked."""
 
     label: str
     parts: list[tuple[State, float, float, str]]
@@ -379,7 +380,7 @@ def strip(spells: list[Spell], begin: float, end: float) -> Strip:
     bad = sum(spell.state is not State.OK for spell in spells)
     stood = "" if spells else "nobody has looked"
     stood = stood or ("always ok" if not bad else "once not ok" if bad == 1 else f"{bad} times not ok")
-    return Strip(f"How it stood since {utc_time(begin, '%d %b %H:%M')}: {stood}", parts)
+    return Strip(f"States since {utc_time(begin, '%d %b %H:%M')}: {stood}", parts)
 
 
 class Line(NamedTuple):
@@ -416,7 +417,7 @@ def chart(plot: Plot, points: Points, story: Story) -> Chart:
 
 
 def scale(plot: Plot, points: Points) -> float:
-    """Return the upper end of its scale: a round number above every point."""
+    """Return the upper end of the scale of a plot: a round number above every point."""
     if plot.top:
         return plot.top
     highest = max(max(value for _, value in points), 1e-9)
@@ -425,7 +426,7 @@ def scale(plot: Plot, points: Points) -> float:
 
 
 def curve(points: Points, top: float, begin: float, end: float) -> list[Line]:
-    """Return a line over an area for each piece of a series; it breaks where there are no data."""
+    """Return a line with the area below it for each piece of a series; the series breaks where data are missing."""
     wide, high = _WIDTH / max(end - begin, 1e-9), _HEIGHT / top
     lines = []
     for part in _unbroken(points):

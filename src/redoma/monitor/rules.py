@@ -1,8 +1,8 @@
 """Evaluates one rule: its text becomes a program, the program runs in a sandbox, and its answer is read as data.
 
-Monty is tried first: it can reach nothing, and starts at once. If it lacks a module or some syntax, a cell is tried;
-that is a full CPython, so the strict pack judges the rule first. A rule only computes, so running it twice does no
-harm. No person is ever asked: a rule for which policy prompts is refused.
+Monty is tried first: it has no access to anything, and starts at once. If it lacks a module or some syntax, a cell is
+tried; that is a full CPython, so the strict pack judges the rule first. A rule only computes, so running it twice does
+no harm. No person is ever asked: a rule for which policy prompts is refused.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ JAIL = Limits(time=5.0, memory=256 * MiB, processes=16, disk=1 * MiB, **_OUTPUT)
 MAX_RULE = 10_000
 _MAX_MESSAGE = 300
 _LACKING = frozenset({"ModuleNotFoundError", "ImportError", "NotImplementedError", "AttributeError", "NameError"})
-"""What Monty raises if it lacks something. A mistake in the rule raises the same in a cell, and is reported then."""
+"""What Monty raises if it lacks something. If the cause is a mistake in the rule, a cell raises the same, and that is
+reported.
+"""
 _SPACE = re.compile(r"\s+")
 _STATES = {state.word: state for state in State}
 _CODE = """\
@@ -53,7 +55,7 @@ class Program(NamedTuple):
     judged: str
     """The rule's own part, which policy judges."""
     facts: frozenset[str]
-    """The names of the facts that it uses. It gets no others."""
+    """The names of the facts that it uses. It gets only these."""
 
 
 def program(check: Check, known: frozenset[str]) -> Program:
@@ -87,8 +89,8 @@ def _unreadable(text: str) -> bool:
 
 
 def _literal(message: str) -> str:
-    """Return the message as an f-string, in quotes that it does not contain. If none fit, the sandbox reports the
-    error.
+    """Return the message as an f-string, in triple quotes that it doesn't contain. If it contains both kinds, the
+    sandbox reports the error.
     """
     quote = '"' if '"""' not in message.rstrip('"') else "'"
     text = message.rstrip(quote)
@@ -97,6 +99,8 @@ def _literal(message: str) -> str:
 
 
 class Evaluated(NamedTuple):
+    """The result of a rule, and how it was evaluated."""
+
     verdict: CheckResult
     uses: frozenset[str] = frozenset()
     """The names of the facts that the rule uses."""
@@ -153,7 +157,7 @@ async def _run(
     }
     request = intake.build(executor.config, executor.backends, options, code=made.code, language="python")
     judged_of = msgspec.structs.replace(request, code=made.judged, stdin=b"")
-    # The facts differ each time, and the history has them: they are not kept as inputs.
+    # The facts are not kept as inputs: they differ each time, and the history has their numbers.
     submission = Submission(request, pack, view=PolicyView.of(request, judged_of), keep_inputs=False)
     if (judged := executor.judge(submission).evaluation).decision is Decision.PROMPT:
         submission = msgspec.structs.replace(submission, objections=(_unattended(judged.deciding[0]),))
@@ -161,7 +165,7 @@ async def _run(
 
 
 def _unattended(found: Finding) -> Finding:
-    """Return the finding that a person would be asked about as a refusal: no round waits for a person."""
+    """Turn a finding that a person would be asked about into a refusal: no round waits for a person."""
     return msgspec.structs.replace(
         found, rule="monitor.unattended", decision=Decision.FORBID, reason=f"{found.reason} ({found.rule})"
     )
@@ -176,8 +180,8 @@ def _is_lacking(result: Result) -> bool:
 
 
 def _answer(check: Check, result: Result) -> tuple[State, str]:
-    """Return state and message of a result. A rule may answer anything: only exact answers count, all else is
-    unknown.
+    """Return state and message of a result. A rule may answer anything: what isn't exactly one of the allowed answers
+    is unknown.
     """
     if result.status is not Status.OK:
         return State.UNKNOWN, tidy(_failure(result))
@@ -223,5 +227,5 @@ def _failure(result: Result) -> str:
 
 
 def tidy(text: str) -> str:
-    """Return one line of bounded length that a terminal can show."""
+    """Return the text as one line of bounded length that is harmless to a terminal."""
     return shorten(_SPACE.sub(" ", sanitise(text[: 10 * _MAX_MESSAGE])).strip(), _MAX_MESSAGE)

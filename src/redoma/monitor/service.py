@@ -20,7 +20,7 @@ from .history import History
 from .model import Check, CheckResult, Facts, Plan, Round, State
 from .rules import Evaluated, evaluate, tidy
 
-_MAX_PARALLEL = 4  # rules at a time: as many as Monty has workers, so that none waits long while its time already runs
+_MAX_PARALLEL = 4  # rules at a time; Monty has at least as many workers, so that no rule spends its time waiting
 log = logging.getLogger("redoma.monitor")
 
 
@@ -30,8 +30,8 @@ class Monitor:
     def __init__(
         self, plan: Plan, executor: AsyncExecutor, history: History | None = None, *, only: Collection[str] = ()
     ) -> None:
-        """`only` names the checks to make, instead of all. Without a `history` a round has no consequences: no notices
-        are sent, and no remedy is run. Raises `InvalidRequest` for an unknown check.
+        """`only` names the checks to make; empty for all. Without a `history`, a round has no consequences: no notices
+        are sent, and no remedies are run. Raises `InvalidRequest` for an unknown check.
         """
         must_be_known("check", only, [check.name for check in plan.checks])
         self.plan, self._executor = plan, executor

@@ -2,9 +2,9 @@
 
     Request ─▶ facts (python/, shell/, javascript/) ─▶ rules (packs, the user's) ─▶ Evaluation
 
-Pure: no file (but the packs), clock or environment is read, and the same request under the same policy always gives the
-same findings. It expresses intent and decides who is asked; it is never the boundary. The readers and the
-packs are loaded when first needed: judging Python doesn't load the Bash parser, nor the reverse.
+Pure: apart from the packs, no file, clock or environment is read, so the same request under the same policy always has
+the same findings. A policy expresses intent and decides who is asked; it is never the security boundary. The readers
+and the packs are loaded on first use: judging Python doesn't load the Bash parser, nor the reverse.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    # Lazily: which files a request executes matters only where a person's approval depends on them.
+    # Loaded on first use: which files a request executes matters only if a person's approval depends on them.
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from . import executed

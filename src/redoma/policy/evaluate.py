@@ -31,10 +31,9 @@ def evaluate(
 ) -> Evaluation:
     """Return the policy's verdict on a request, with its findings. Never raises; uses nothing but its arguments.
 
-    `reach`: what the run could touch. `live_input`: whether the run can receive input, besides that of the request,
-    that nobody can check beforehand. `entry`: the address of the configured executor that runs it. `reading`: an
-    existing reading of the same request, to avoid reading it twice. Of more than `MAX_FINDINGS` findings, the strictest
-    are kept.
+    `reach`: what the run could touch. `live_input`: whether the run can receive input while it runs, which nobody can
+    check beforehand. `entry`: the address of the configured executor that runs it. `reading`: an existing reading of
+    the same request, to avoid reading it twice. Of more than `MAX_FINDINGS` findings, the strictest are kept.
     """
     if not policy.rules:
         return Evaluation(policy=policy.name, digest=policy.digest, reach=reach)
@@ -71,8 +70,8 @@ def _weighed(finding: Finding, rule: Rule, reach: Reach, *, by_text: bool) -> Fi
     elif any(map(reach.holds, rule.touches)):
         return finding
     elif reach.files == "later" and not rule.at_once:
-        # Nothing happens until somebody applies the changes, and that person is asked then. A refusal by the owner's
-        # own rule, which has no `touches`, stays a refusal.
+        # Nothing happens until somebody applies the changes, and then that person is asked. But a rule of the owner,
+        # which has no `touches`, still refuses.
         if decision is Decision.PROMPT or (rule.touches and not by_text):
             decision, why = Decision.ALLOW, LATER if _is_later(rule) else reach.lacks(rule.touches)
     elif rule.touches and not rule.outright and (rule.by_reach or not by_text):
@@ -81,8 +80,9 @@ def _weighed(finding: Finding, rule: Rule, reach: Reach, *, by_text: bool) -> Fi
 
 
 def _of_effect(rule: Rule, reach: Reach, by_text: bool) -> tuple[Decision, str]:
-    """Return the decision on changes that are about to be applied, and why the rule doesn't apply, if so. A person sees
-    these changes, so a rule that touches files asks instead of refusing, unless the policy judges by text alone."""
+    """Return a rule's decision on changes that are about to be applied, and why the rule doesn't apply ("" if it does).
+    A person sees these changes, so a rule about files asks instead of refusing, unless the policy judges by text
+    alone."""
     if rule.at_once:
         return Decision.ALLOW, "it has run"
     if _is_later(rule):
@@ -91,6 +91,7 @@ def _of_effect(rule: Rule, reach: Reach, by_text: bool) -> tuple[Decision, str]:
 
 
 def _is_later(rule: Rule) -> bool:
+    """Return whether what the rule is about may happen when changes are applied: it is about files, or anything."""
     return not rule.touches or "files" in rule.touches
 
 
@@ -101,7 +102,7 @@ def secrets_in(policy: Policy, request: Request) -> list[str]:
 
 
 def permitted(policy: Policy, request: Request, findings: list[Finding], entry: str) -> list[Finding]:
-    """Return the findings; those that a configured permit covers for exactly this request are changed to `allow`."""
+    """Return all findings, with the decision `allow` for those that a permit for exactly this request covers."""
     if not policy.permits or not findings:
         return findings
     permits = policy.covering(request, entry)
@@ -128,7 +129,7 @@ def _packages(request: Request) -> Iterator[Fact]:
 
 
 def _hosts(policy: Policy, request: Request) -> Iterator[Fact]:
-    """Yield traits for the hosts that the request may reach, except those that the configuration allows."""
+    """Yield traits for the hosts that the request names, except those that the configuration allows."""
     if not request.network:
         return
     from ipaddress import ip_address  # this and our tables of networks take a few milliseconds to load

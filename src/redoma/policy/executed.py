@@ -1,4 +1,8 @@
-"""Find the files that a request would execute, as far as its text shows. Pure: no file is read."""
+"""Find the files that a request would execute, from its text alone. Pure: no file is read.
+
+An approval is *bound* to these files: if one of them changes, the approval is no longer valid. What the text doesn't
+show is reported as unbound.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +60,7 @@ _LOADERS = names("""
     readline site venv tkinter distutils setuptools shelve pipes _pickle _ctypes _posixsubprocess joblib.load dill
     cloudpickle torch.load sh pexpect plumbum invoke fabric cffi jinja2.Template
 """)
-"""Python names that run files which no import names, or that change which files imports find. A name also covers its
+"""Python names that run files other than imported ones, or that change which files imports find. A name also covers its
 attributes."""
 _LOADING_METHODS = tuple(
     f".{name}"
@@ -71,8 +75,8 @@ _INNARDS = lazy_pattern(
     r"|\Aimportlib\.(?!(?:(?:import_module|__import__|reload|invalidate_caches|metadata|resources)(?:\.|\Z)))"
     r"|\A(?:(?:os|posix)\.environb?|sys\.modules)\.(?!(?:get|keys|values|items|copy|__(?:getitem|contains|len|iter)__)\Z)"
 )
-"""Attributes that lead to any function or module, import machinery, and calls that change a table on which later
-commands and imports depend (`os.environ`, `sys.modules`)."""
+"""Attributes through which any function or module can be reached, the import machinery, and calls that change
+`os.environ` or `sys.modules`, on which later commands and imports depend."""
 QUIET_MODULES = names("""
     __future__ __main__ _thread abc argparse array ast asyncio atexit base64 binascii bisect builtins bz2 calendar cmath
     codecs collections colorsys concurrent configparser contextlib contextvars copy copyreg crypt csv ctypes curses
@@ -89,9 +93,10 @@ QUIET_MODULES = names("""
     matplotlib msgspec numpy openpyxl packaging pandas PIL psutil psycopg psycopg2 pymysql pytz redis requests rich
     scipy simplejson six tabulate toml tqdm typing_extensions urllib3 yaml
 """)
-"""Python modules that run no other files, except through the calls listed above. Another installed module may run
-anything, and an approval can't be bound to that. As with programs, an entry missing here costs an extra question, but
-never hides a change."""
+"""Python modules that run no other files, except through the names listed above. Any other installed module may run
+anything, and an approval can't be bound to that. As with `_PLAIN`, a missing entry costs an extra question, but never
+hides a change."""
+# Traits of requests that execute something unknown, each with the description of it.
 _UNBOUND = {
     "shell.dynamic-command": "which program it runs is only known when it runs",
     "python.dynamic-command": "which program it runs is only known when it runs",
@@ -116,10 +121,11 @@ _MOVES = names("""
     HOME XDG_CONFIG_HOME SHELL PYTHONWARNINGS CURL_HOME GNUPGHOME ZIPOPT MYSQL_HOME LIBMYSQL_PLUGIN_DIR RSH
     SYSTEM_WGETRC
 """)
-"""Variables too ordinary to ask about, although they may decide which files programs run."""
+"""Variables that may determine which files programs run, in addition to those that `is_hook` knows. They are too common
+for a rule to ask about them."""
 _TAME_SHELL = lazy_pattern(r"/(?:usr/)?bin/(?:ba|da|z|k)?sh\Z")
 _OF_REQUEST = ("PATH", "HOME", "PYTHONPATH")
-"""Variables of a request that the search for its files already takes into account."""
+"""Variables of a request whose values are used anyway when its files are searched for."""
 _SETTINGS = {
     "scp": (".ssh/config",),
     "rsync": (".ssh/config",),
@@ -132,10 +138,10 @@ _SETTINGS = {
 _KEEPS_CONTENT = names("chmod chown chgrp chattr setfacl touch mkdir rm rmdir unlink")
 _MAX_SHOWN = 120
 
-# Programs that run only themselves, or the command given as their arguments. An approval can't be bound to anything
-# else a program may run (tests, hooks, statements, what its directory configures). So this lists programs known to run
-# nothing else; a missing one costs an extra question, but never hides a change. Where an option makes one of these run
-# something, the shell reader reports the trait "shell.hidden-option".
+# Programs that run only themselves, or the command in their arguments. Other programs may run more: tests, hooks,
+# statements, whatever their directory configures. An approval can't be bound to that. A program missing here costs an
+# extra question, but never hides a change. If an option makes one of these run something else, `_RUNNING_OPTIONS` lists
+# it, or the shell reader reports the trait "shell.hidden-option".
 _PLAIN = LOOKING | names("""
     lsof ss netstat ip ifconfig ping dig nslookup host hostname dmesg xxd date zgrep rg zstdcat sort shuf iconv tree
     file getconf getent yes sync csplit split envsubst mktemp logger
@@ -161,6 +167,7 @@ def _installs_by_name(args: Sequence[str]) -> bool:
 
 
 def _without(pattern: str) -> Callable[[Sequence[str]], bool]:
+    """Return a function that says whether no argument contains the pattern."""
     found = lazy_pattern(pattern)
     return lambda args: not any(found.search(arg) for arg in args)
 
@@ -237,6 +244,7 @@ _PLAIN_WITH: dict[str, Callable[[Sequence[str]], bool]] = {
     "gpg": lambda args: True,
     "command": lambda args: True,
 }
+"""Programs that are plain only if all arguments are known and pass this check."""
 _PLAIN_BUT: dict[str, Callable[[Sequence[str]], bool]] = {
     "ip": _without(r"\A-(?:b|a)|\A(?:exec|vrf)\Z"),
     "openssl": _without(r"\A-+(?:config|engine|provider|ssl_config)|\Aengine\Z"),
@@ -246,11 +254,12 @@ _PLAIN_BUT: dict[str, Callable[[Sequence[str]], bool]] = {
     **dict.fromkeys(SEDS, _is_tame_sed),
     **dict.fromkeys(TARS, _is_tame_tar),
 }
-"""Checks for plain programs that can be made to run or load a file in other ways than by `_RUNNING_OPTIONS`."""
+"""Checks for plain programs that other arguments than `_RUNNING_OPTIONS` can make run or load a file."""
 
 
 def _may_be_option(arg: str) -> bool:
-    """Return whether an argument may turn out to be an option: it is unknown, or a glob, which may match any name."""
+    """Return whether an argument may turn out to be an option: it begins with an unknown part or with a glob, which may
+    match any name."""
     return arg[:1] in (UNKNOWN, "*", "?", "[")
 
 
@@ -334,7 +343,8 @@ def _may_load(name: str) -> bool:
 
 
 def _runs(name: str) -> bool:
-    """Return whether this function runs code or commands. Direct calls of it are read; uses as a value are not."""
+    """Return whether this function runs code, commands or modules. What it runs is known if it is called directly, but
+    not if it is passed on as a value."""
     from .python.calls import CODE_CALLS, IMPORTERS, STARTS_COMMANDS
 
     return name in STARTS_COMMANDS or name in CODE_CALLS or name in IMPORTERS
@@ -358,6 +368,7 @@ class _Collected:
 
 
 def _of(facts: Sequence[Fact], *, bare: bool) -> Executes:
+    """Return what these facts execute. `bare`: whether a command by a bare name may be a builtin of the shell."""
     found = _Collected()
     # A script that sources another one is read twice, the second time without trusting `cd`. A file whose directory is
     # known from the first reading needs no second entry.
@@ -380,7 +391,7 @@ def _of(facts: Sequence[Fact], *, bare: bool) -> Executes:
                     fact = msgspec.structs.replace(fact, directory=None)
                 _of_file(fact, found, made, unpacker)
             case Command(via=via) if runs_elsewhere(via):
-                found.add("unbound", f"{via[0]} runs it elsewhere, and of the files there none is bound")
+                found.add("unbound", f"{via[0]} runs it elsewhere, and the files there are not bound")
             case Command():
                 _of_command(fact, found, bare=bare)
             case Assigned():
@@ -433,9 +444,9 @@ def _of_name(fact: Import | Call | Attribute, found: _Collected, made: frozenset
         case Call(name=name, literal=literal) if _may_load(name) and not (
             literal and name in ("exec", "eval", "compile")
         ):
-            found.unbound("it runs or imports what is not bound", fact)
+            found.unbound("it may run or import files that are not bound", fact)
         case Attribute(name=name) if _may_load(name) or _runs(name):
-            found.unbound("it runs or imports what is not bound, or hands on what does", fact)
+            found.unbound("it may run or import files that are not bound, or pass on a function that does", fact)
         case Call(name=name, literal=literal) if name.endswith(".executescript") or (
             name.endswith(_TAKES_TEXT) and not literal
         ):
@@ -443,12 +454,13 @@ def _of_name(fact: Import | Call | Attribute, found: _Collected, made: frozenset
 
 
 def _of_command(fact: Command, found: _Collected, *, bare: bool) -> None:
+    """Add what a command runs: its program, and the files that the program reads first. `bare`: see `_of`."""
     from .shell.interpreters import interpreter, start_ups
     from .shell.programs import RUNNERS
 
     name, args, via = fact.name, fact.args, fact.via
     if via and (via[-1].endswith(" -m") or via[-1] == "python"):
-        return  # a module, which is reported as a file; or no program, but a file operation by Python itself
+        return  # a module, which is reported as a file, or a file operation by Python, which runs no program
     for file in start_ups(name, args) if not fact.path or fact.path.startswith("/") else ():
         found.add("files", Executed(path=f"~/{file}", how="script", language="shell"))
     for file in _SETTINGS.get(name, ()):
@@ -496,13 +508,14 @@ def _of_variable(fact: Assigned, found: _Collected) -> None:
 
 
 def _moves(name: str, value: str) -> bool:
+    """Return whether one of `_MOVES` has a value that may determine which files programs run."""
     if name == "PYTHONWARNINGS":
         return "." in value  # Python imports the module of the category
     return name in _MOVES and not (name == "SHELL" and _TAME_SHELL.match(value))
 
 
 def _made(facts: Sequence[Fact]) -> frozenset[str]:
-    """Return the paths that the request writes. They may have any content by the time they are run."""
+    """Return the paths that the request writes: by the time they are run, they may have any content."""
     commands = (fact for fact in facts if isinstance(fact, Command) and fact.name not in _KEEPS_CONTENT)
     return frozenset(posixpath.normpath(path) for command in commands for path in command.writes if path)
 
@@ -540,6 +553,7 @@ def _is_named_by_data(args: Sequence[str]) -> bool:
 
 
 def _is_made(fact: Executed, made: frozenset[str]) -> str:
+    """Return an objection if the request itself writes the file or a directory above it; empty otherwise."""
     path = posixpath.normpath(placed(fact, fact.path))
     while made and path not in ("", "/"):
         if path in made:
@@ -549,6 +563,7 @@ def _is_made(fact: Executed, made: frozenset[str]) -> str:
 
 
 def _written(fact: Executed) -> tuple[object, ...]:
+    """Return a key that is the same for both readings of the same file (see `_of`)."""
     return fact.path, fact.how, fact.via, fact.line, fact.column
 
 
@@ -571,7 +586,7 @@ def _shown(fact: Fact) -> str:
 
 
 def candidates(fact: Executed) -> list[str]:
-    """Return the paths of the files that may be run, relative to the fact's directory."""
+    """Return the paths at which the file may be found, relative to the fact's directory: several for a module."""
     if fact.how != "module":
         return [fact.path]
     return [*modules(fact.path), f"{fact.path.replace('.', '/')}/__main__.py"]

@@ -1,7 +1,7 @@
-"""Explain a verdict: the facts, the rules that concern each of them, and what each rule decided.
+"""Explain a verdict: the facts, the rules about each of them, and what each rule decided.
 
-For people, not for the pipeline: the verdict is that of `evaluate`, and the same matcher assigns each finding to its
-fact.
+This is for people; the pipeline doesn't use it. The verdict is that of `evaluate`, and the same matcher assigns the
+findings to the facts.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Silent(msgspec.Struct, frozen=True, kw_only=True):
 
     rule: str
     because: str
-    """The field of the rule that doesn't match, or `unless`, which does."""
+    """The field of the rule that doesn't match; or "unless", if that matches and so exempts the fact."""
 
 
 class Seen(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,6 +64,7 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def kind(self) -> str:
+        """Return the kind of the fact, as shown to people."""
         return _KINDS[type(self.fact)]
 
     @property
@@ -111,6 +112,7 @@ def explain(
     matcher = policy.matcher
 
     def said(findings: list[Finding]) -> tuple[Finding, ...]:
+        """Return the findings with the decisions that `evaluate` makes."""
         findings = weighed(policy, findings, reach)
         return tuple(findings if live_input else permitted(policy, request, findings, entry))
 

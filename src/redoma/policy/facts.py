@@ -46,7 +46,7 @@ def position(text: str, offset: int) -> tuple[int, int]:
 
 
 class Fact(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that the source does, and where. Lines and columns are 1-based; columns count characters."""
+    """Something that the source does, and where it does it. Lines and columns are 1-based; columns count characters."""
 
     line: int = 0
     column: int = 0
@@ -84,7 +84,7 @@ def runs_elsewhere(via: Sequence[str]) -> bool:
 
 
 class Executed(Fact, frozen=True, kw_only=True):
-    """A file that is run. No rule uses these: approvals are bound to the content of the files."""
+    """A file that is run. Rules don't use these facts: they are for approvals, which are bound to the content."""
 
     path: str
     """The path as written, with UNKNOWN for parts that can't be known."""
@@ -102,7 +102,7 @@ class Executed(Fact, frozen=True, kw_only=True):
 
 
 class Assigned(Fact, frozen=True, kw_only=True):
-    """A variable that is set for programs. No rule uses these, either."""
+    """A variable that is set for programs. Used like `Executed`, not by rules."""
 
     name: str
     value: str
@@ -111,8 +111,8 @@ class Assigned(Fact, frozen=True, kw_only=True):
 
 
 class Unbound(Fact, frozen=True, kw_only=True):
-    """Something that decides which files are run in a way that can't be determined, so that an approval can't be bound
-    to those files. No rule uses these, either."""
+    """Something that makes it impossible to determine which files are run, so that an approval can't be bound to them.
+    Used like `Executed`, not by rules."""
 
     why: str
 
@@ -162,7 +162,7 @@ class _Named(Fact, frozen=True, kw_only=True):
 
     name: str
     javascript: bool = False
-    """Whether it is a JavaScript name and not a Python name: only rules about JavaScript match it."""
+    """Whether it is a name in JavaScript, not in Python: then only rules about JavaScript match it."""
 
 
 class Import(_Named, frozen=True, kw_only=True):

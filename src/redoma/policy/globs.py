@@ -22,8 +22,8 @@ _ROOT_DIRECTORIES = sorted(
 def glob_expression(glob: str) -> str:
     """Return a regular expression for a shell glob, to be matched against a whole string. `$` matches an unknown part.
 
-    Each `*` but the last is in an atomic group, so a failed match is given up at once, not retried from every earlier
-    position: matching `*a*a*a*b` against a long word costs as much as reading the word a few times.
+    Each `*` but the last is in an atomic group, so that a match that fails isn't retried with other lengths: matching
+    `*a*a*a*b` against a long word costs as much as reading the word a few times.
     """
     pieces = [""]
     for part in re.findall(r"\[!?\]?[^\]]*\]|.", glob, re.DOTALL):
@@ -56,9 +56,9 @@ def check_glob(glob: str) -> None:
 def any_glob(globs: Iterable[str], *, ignore_case: bool = True) -> Fits:
     """Return a function that says whether one of the globs matches a whole text, as defined by `glob_expression`.
 
-    It compiles on first use: a pack has hundreds of globs, and one request needs only a few of them. Compiling an
-    expression takes longer than the rest of a request, and most checks need none: most globs are plain words, and most
-    others begin differently from the text.
+    The globs are compiled when they are first needed: a pack has hundreds, one request needs only a few, and compiling
+    an expression takes longer than everything else. Most calls need no expression at all: most globs are plain words,
+    and most others begin differently from the text.
     """
     wanted = tuple(globs)
     plain: set[str] | None = None
@@ -66,7 +66,7 @@ def any_glob(globs: Iterable[str], *, ignore_case: bool = True) -> Fits:
     beginnings: tuple[str, ...] = ()  # of the others
     fits: Fits | None = None
 
-    def asked(text: str) -> object:
+    def matches(text: str) -> object:
         nonlocal plain, longest, beginnings, fits
         if plain is None:
             plain = {glob.lower() if ignore_case else glob for glob in wanted if glob.isascii() and not is_glob(glob)}
@@ -85,13 +85,14 @@ def any_glob(globs: Iterable[str], *, ignore_case: bool = True) -> Fits:
             fits = re.compile(f"(?:{'|'.join(expressions)})" if expressions else r"(?!)", flags).fullmatch
         return fits(text)
 
-    return asked
+    return matches
 
 
 _SPECIAL = frozenset("*?[$")
 
 
 def is_glob(text: str) -> bool:
+    """Return whether a text has characters that are special in a glob."""
     return not _SPECIAL.isdisjoint(text)
 
 

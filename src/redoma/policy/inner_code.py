@@ -1,4 +1,4 @@
-"""What the readers of Python and JavaScript share: positions of facts, deceptive characters, and code inside code."""
+"""What the readers of Python and JavaScript have in common: positions, deceptive characters, and code inside code."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ def quoted(words: Sequence[str]) -> str:
 class InnerCode:
     """Reads the code that a program contains, within a budget of characters.
 
-    That code is part of the source, so an honest program never exceeds the budget. One that doubles a string in twenty
-    assignments and runs it would otherwise make us read megabytes.
+    That code is part of the source, so an honest program stays within the budget. Without it, a program that doubles a
+    string twenty times and runs the result would make us read megabytes.
     """
 
     def __init__(self, source: str, depth: int) -> None:

@@ -1,12 +1,12 @@
-"""How much isolation a request needs: L1 to L4.
+"""Determine how much isolation a request needs: L1 to L4.
 
 A level is derived from the evaluation, so the two can't disagree: every request that is refused or needs a person's
 approval is L4. Of the rest, commands known to only read are L1, known tools that write in their workspace are L2, and
 code or programs that nobody has reviewed are L3. A level names the isolation that is sufficient. It never weakens the
 isolation of a run: the backends that `auto` chooses are sufficient for every level.
 
-Only what is known to be harmless is L1. The tables below list it, and every doubt (an unknown option, a glob that may
-expand to one, a program that isn't the system's) leads to L3.
+Only what is known to be harmless is L1: the tables below list it. Any doubt (an unknown option, a glob that may expand
+to one, a program that isn't the system's) leads to L3.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Leveled(msgspec.Struct, frozen=True, kw_only=True):
 
 def level_of(request: Request, evaluation: Evaluation, *, reading: Reading | None = None) -> Leveled:
     """Return the level of a request, given its evaluation and optionally an existing reading of it. Never raises."""
-    # Includes findings that prompt only when the changes are applied.
+    # Also findings that are allowed now, but prompt when the changes are applied.
     against = [
         each for each in evaluation.findings if each.decision is not Decision.ALLOW or each.out_of_reach == LATER
     ]
@@ -73,7 +73,8 @@ LOOKING = names("""
     declare typeset local readonly unset set shift exit return break continue read getopts let wait times umask
     shopt
 """)
-"""Programs and builtins that no option makes run another program. Only `uniq` can write a file: it is in `writes`.
+"""Programs and builtins that change no files, and that no option makes run another program. (`uniq` can write a file,
+but that is reported in `writes`.)
 
 Some programs that mostly read are left out: `rg`, `diff3`, `mapfile`, `jobs`, `ldd`, `less` and `man` can run other
 programs, `xxd` and `yq` can write, `getent` uses the network, and `awk` and `xargs` can do anything.
@@ -165,7 +166,7 @@ def _of_command(command: Command) -> tuple[Level, str]:
     if name in _WRITING and not _may_have(args, _WRITING[name]) and (name != "git" or _is_ordinary_git(args)):
         return Level.L2, f"{name} writes"
     if name in _LOOKING_WITHOUT or name in _WRITING or name in _AROUND:
-        return Level.L3, f"with these words {name} may do more than it usually does"
+        return Level.L3, f"with these arguments {name} may do more than it usually does"
     return Level.L3, f"what {name} does is not known"
 
 
@@ -173,7 +174,7 @@ def _of_write(path: str, request: Request) -> tuple[Level, str]:
     """Return the level of a write. The reader normalises paths: a relative one is inside the workspace unless it begins
     with `..`."""
     if UNKNOWN in path or path.startswith("~"):
-        return Level.L3, "it writes where can't be known beforehand" if UNKNOWN in path else f"it writes to {path}"
+        return Level.L3, "where it writes can't be known beforehand" if UNKNOWN in path else f"it writes to {path}"
     roots = [root for root in (request.cwd, request.project, "/tmp") if root]  # noqa: S108 - a place to name, not to use
     inside = not path.startswith(("/", "..")) or any(path.startswith(f"{root.rstrip('/')}/") for root in roots)
     return (Level.L2, f"it writes to {path}") if inside else (Level.L3, f"it writes to {path}, outside its workspace")
@@ -182,7 +183,8 @@ def _of_write(path: str, request: Request) -> tuple[Level, str]:
 def _may_have(args: Sequence[str], options: frozenset[str], *, exact: bool = False) -> bool:
     """Return whether one of these options is given, or may be: a variable or a glob may expand to one.
 
-    `exact`: the program has no bundled options, so a glob must match a whole option. In `find -name '*.py'` none does.
+    `exact`: the program has no bundled options, so a glob counts only if it matches a whole option: `'*.py'` in
+    `find -name '*.py'` doesn't.
     """
     from .match import has_flag
 
@@ -193,7 +195,7 @@ def _may_have(args: Sequence[str], options: frozenset[str], *, exact: bool = Fal
 
 
 def _is_unclear_declaration(arg: str) -> bool:
-    """Return whether a declaration may set another variable than the one it names: by a name reference (-n), by
+    """Return whether a declaration may set a variable that it doesn't name: through a name reference (-n), by
     arithmetic (-i), or because the name isn't known."""
     return re.match(r"-[A-Za-z]*[in]", arg) is not None or UNKNOWN in arg.partition("=")[0] or arg.startswith(_GLOB)
 
@@ -205,8 +207,8 @@ def _hides_options(args: Sequence[str]) -> bool:
 
 
 def _is_plainly_around(args: Sequence[str]) -> bool:
-    """Return whether the words before the wrapped command are unambiguous, unlike in `env --split='rm x'`, which runs
-    rm."""
+    """Return whether everything before the wrapped command is known to be harmless. In `env --split='rm x'` it isn't:
+    that runs rm."""
     before = ""
     for arg in args:
         if arg.startswith("-"):
@@ -231,8 +233,8 @@ def _shows(args: Sequence[str]) -> bool:
 
 
 def _of_sed(args: Sequence[str]) -> tuple[Level, str]:
-    """Return the level of `sed`. It is harmless only if every step of its script is known: other steps may write files
-    or run programs."""
+    """Return the level of `sed`, which is L3 unless every step of its script is known: other steps may write files or
+    run programs."""
     scripts: list[str] = []
     words, first, in_place = [*args], True, False
     while words:
@@ -250,7 +252,7 @@ def _of_sed(args: Sequence[str]) -> tuple[Level, str]:
             first = False
     steps = [step for script in scripts for step in re.split(r"[;\n]", script)]
     if not scripts or _hides_options(args) or not all(_SED_STEP.match(step) for step in steps):
-        return Level.L3, "what sed does by this script is not known"
+        return Level.L3, "what sed does with this script is not known"
     return (Level.L2, "sed writes") if in_place else (Level.L1, "sed only looks")
 
 

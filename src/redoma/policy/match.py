@@ -1,8 +1,7 @@
 """Match rules with facts.
 
-Everything that can be prepared is prepared once per policy: rules are indexed by the kind of fact they are about, and
-the globs of a field become one regular expression (`globs`). Users' expressions are RE2, so that none takes more than
-linear time on hostile input.
+Rules are prepared once per policy: they are indexed by the kind of fact they are about, and the globs of a field become
+one regular expression (`globs`). Users' expressions are RE2, which takes linear time even on hostile input.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from .rules import Rule
 MAX_TEXT = 80
 _MAX_REMEMBERED = 2000
 MAX_PATTERN_HITS = 20
-"""Maximum number of matches of one `pattern` that are reported; more would add nothing."""
+"""Maximum number of matches of one `pattern` that are reported."""
 _MAX_SECRETS = 1000
 
 _HIDDEN = "(?P<secret>"
@@ -60,7 +59,8 @@ def _argument_forms(args: Sequence[str]) -> list[str]:
 
 
 def has_flag(args: Sequence[str], spellings: frozenset[str]) -> bool:
-    """Return whether one of the options is given (alone, in a bundle or abbreviated), or may be (unknown option)."""
+    """Return whether one of the options is given (alone, in a bundle or abbreviated), or may be, because a word that
+    begins with a dash has an unknown part."""
     for arg in args[: options_end(args)]:
         if arg in spellings or arg.partition("=")[0] in spellings:
             return True
@@ -79,8 +79,8 @@ def has_flag(args: Sequence[str], spellings: frozenset[str]) -> bool:
 
 
 def options_end(args: Sequence[str]) -> int:
-    """Return the index of the `--` that ends the options, or the number of arguments. After an option, `--` may be its
-    value: `sort -T -- -o x` writes to x."""
+    """Return the index of the `--` that ends the options; without one, the number of arguments. Directly after an
+    option, `--` doesn't count, because it may be the option's value: `sort -T -- -o x` writes to x."""
     before = ""
     for at, arg in enumerate(args):
         takes_none = before == "--" or (before.startswith("--") and "=" in before)
@@ -95,7 +95,7 @@ def _has_operand(args: Sequence[str]) -> bool:
 
 
 class _Words:
-    """One entry of `command`: a name, then words that must follow with only options in between."""
+    """One entry of `Rule.command`: a name, then words that must follow, with only options in between."""
 
     def __init__(self, entry: str) -> None:
         name, *self._words = entry.split()
@@ -119,14 +119,14 @@ class _Words:
     def match(self, command: Command) -> bool:
         """Return whether the words follow in a command whose name is known to match.
 
-        An unknown option may take the next word as its value. Both readings are followed; otherwise one option with a
-        value would prevent every rule of more than one word from matching.
+        The word after an unknown option may be its value or not, so both readings are followed. Otherwise an unknown
+        option with a value would prevent rules of several words from matching.
         """
         program = command.name[:MAX_NAME].rstrip("0123456789.")
         from .options import grammar_of, read_option  # a large module that Python code doesn't need
 
         grammar = grammar_of(program)
-        wanted, reached = self.fits_word, {0}  # how many of the words wanted may have been seen
+        wanted, reached = self.fits_word, {0}  # `reached`: how many of the wanted words may have been found so far
         is_value = may_be_value = False
         for word in command.args:
             if is_value:
@@ -161,8 +161,8 @@ class _CommandRule:
         self.needs_slash = bool(rule.args) and all("/" in glob and "[" not in glob for glob in rule.args)
 
     def concerns(self, *, writes: bool, slashes: bool) -> bool:
-        """Return whether the rule can match a command, given whether that writes files or has slashes in its
-        arguments."""
+        """Return whether the rule can match a command at all. `writes`: whether that command writes files. `slashes`:
+        whether its arguments contain slashes."""
         return (writes or not self.rule.writes) and (slashes or not self.needs_slash)
 
     def miss(self, command: Command, entries: Sequence[_Words], arguments: list[str], writes: list[str]) -> str:
@@ -190,6 +190,7 @@ class _CommandRule:
 
 
 def _excused(rule: Rule, text: str) -> bool:
+    """Return whether the rule's `unless` matches the whole text."""
     return bool(rule.unless) and compile_re2(rule.unless).fullmatch(_encodable(text)) is not None
 
 
@@ -219,6 +220,7 @@ class _NameIndex:
                 self._without_dot.append(prepared)
 
     def matching(self, name: str) -> Iterator[Rule]:
+        """Yield the rules that have an entry for this name."""
         yield from self.exact.get(name, ())
         for fits, rule in self.globs if "." in name else self._without_dot:
             if fits(name):
@@ -252,8 +254,8 @@ class Matcher:
         """Return the rules that may match a command, each with the entries that its words must match (empty if the name
         is enough).
 
-        The result is cached, because scripts repeat commands. Most commands write nothing and name no path. For these,
-        the rules with the most globs, which are about paths in any command, are left out beforehand.
+        The result is cached, because scripts repeat commands. The rules with the most globs are about paths in any
+        command; they are left out for commands that write nothing and name no path, as most do.
         """
         name, writes, slashes = key = command.name, bool(command.writes), "/" in "".join(command.args)
         about = self._about.get(key)
@@ -290,7 +292,8 @@ class Matcher:
                 yield from _findings_in_text(rule, text)
 
     def silent(self, fact: Fact, language: str) -> Iterator[tuple[Rule, str]]:
-        """Yield the rules that name this command or this name but don't match, each with the field responsible."""
+        """Yield the rules that have an entry for this command or name but don't match it, each with the field that
+        prevents the match."""
         match fact:
             case Command():
                 arguments, writes = _argument_forms(fact.args), _path_forms(fact.writes)
@@ -308,8 +311,8 @@ class Matcher:
                         yield rule, "unless" if _excused(rule, fact.name) else "literal"
 
     def secrets(self, text: str, language: str) -> list[str]:
-        """Return the text of the group `secret` of each match. If that is too short to be searched for, use the whole
-        match instead."""
+        """Return the secrets that rules find in the text: the group `secret` of each match, or the whole match if the
+        group is too short to be redacted by itself."""
         found: list[str] = []
         for rule in self._of_text:
             if rule.language in (None, language) and _HIDDEN in rule.pattern:

@@ -1,7 +1,7 @@
 """Find writes to paths outside the working directory and the project.
 
-Facts name paths as far as they are known: relative to the directory where the request starts, from `~`, or absolute.
-Links that the same source makes are followed regardless of order: a link made later can only cause an extra question.
+Paths in facts are absolute, relative to the directory where the request starts, or begin with `~`. Links that the same
+source makes are followed regardless of order: a link made later can only cause an extra question.
 """
 
 from __future__ import annotations
@@ -20,17 +20,18 @@ _NO_PLACE_TO_WORK = frozenset(
     {"/", "/bin", "/boot", "/dev", "/etc", "/home", "/lib", "/media", "/mnt", "/opt", "/proc", "/run", "/sbin", "/srv"}
     | {"/sys", "/usr", "/var", "/Users", "/System", "/Library"}
 )
-"""Directories that hold no project: writes there change the system, whether the path is relative or absolute."""
+"""Directories that are never a project: writing there changes the system, even if it is the working directory."""
 _TAKES_LINK_ITSELF = frozenset({"rm", "unlink", "mv", "ln", "rmdir"})
 _COPIES_INTO = frozenset({"cp", "mv", "install"})
-"""Programs whose last argument may be a directory to add files to: `cp x /tmp` means `cp x /tmp/x`."""
+"""Programs whose last argument may be a directory that they add files to: `cp x /tmp` means `cp x /tmp/x`."""
 _MAX_LINKS = 20
 _LINKS = lazy_pattern(r"-[A-Za-z]*[sl]|--(?:symbolic-)?link\Z")
 _INTO = lazy_pattern(r"-[A-Za-z]*t|--target-directory")
 
 
 def written_outside(request: Request, facts: Sequence[Fact]) -> Iterator[Trait]:
-    """Yield a trait for each command that writes, moves or removes something outside."""
+    """Yield a trait for each command that writes, moves or removes something outside the working directory, the project
+    and the directories for temporary files."""
     commands = [fact for fact in facts if isinstance(fact, Command) and fact.writes]
     if not commands:
         return
@@ -69,6 +70,7 @@ def _joined(directory: str, path: str) -> str:
 
 
 def _followed(path: str, links: Mapping[str, str], *, exact: bool) -> str:
+    """Return a path with all links resolved. `exact`: also if the path itself is a link, not only a directory in it."""
     for _ in range(_MAX_LINKS if links else 0):
         for link, target in links.items():
             if path.startswith(f"{link}/") or (exact and path == link):
@@ -78,7 +80,7 @@ def _followed(path: str, links: Mapping[str, str], *, exact: bool) -> str:
             return path
         if led == path:
             return path
-        path = "~" if UNKNOWN in target else led  # where that leads can't be known
+        path = "~" if UNKNOWN in target else led  # a link to an unknown place counts as outside
     return path
 
 

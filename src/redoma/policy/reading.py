@@ -1,4 +1,4 @@
-"""Read a request into facts, once: evaluation, level and executed files share one `Reading`."""
+"""Read a request into facts. Evaluation, level and executed files share one `Reading`, so it is read only once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .outside import written_outside
 
 
 class Reading:
-    """The facts of one request. Each way to read it is computed on first use and then cached.
+    """The facts of one request, read on first use and then cached.
 
     The methods raise whatever the readers raise: each caller has its own safe answer for a request that can't be read.
     """
@@ -36,7 +36,8 @@ class Reading:
         return self._known[key]
 
     def with_input(self, *, live_input: bool = False) -> Sequence[Fact]:
-        """Return the facts with its input taken into account, to find the files that it executes."""
+        """Return the facts with the request's input taken into account, to find the files that it executes. Only a
+        command has other facts than those of `facts`. Not cached."""
         request = self.request
         if request.language != "command":
             return self.facts()
@@ -62,7 +63,7 @@ class Reading:
             why = f"what {request.language} code loads when it runs is not followed"
             return [Trait(name="source.unread", text=request.language), Unbound(why=why)]
         if request.language == "lua":
-            return []  # it can only ask for commands, and each of those is judged when it does
+            return []  # it can only request commands, and each is judged when it is requested
         from . import shell
 
         if request.language == "bash":
@@ -71,14 +72,15 @@ class Reading:
         if live_input:
             fed = shell.facts_of_argv(request.argv, fed=True, environment=request.env)
             if [*map(_without_input, fed)] != [*map(_without_input, facts)]:
-                # What it does depends on its input: `psql` does, `cat` doesn't. Interpreters are asked about anyway.
+                # What it does depends on its input, as for `psql`, but not for `cat`. Interpreters are asked about
+                # anyway.
                 facts = [Trait(name="shell.live-input", text=request.text), *fed]
         return [*facts, *_stdin_facts(request)]
 
 
 def _of_another_version(request: Request, facts: list[Fact]) -> list[Fact]:
-    """Return the facts of Python code. What its interpreter, of another version than this, may well accept is not a
-    syntax error, but code that isn't read here."""
+    """Return the facts of Python code. If it runs on another version of Python, a syntax error is replaced by the trait
+    "source.unread": that version may accept the code."""
     other = request.uses.interpreter if request.uses is not None else None
     if other is None or not any(map(_is_syntax_error, facts)):
         return facts
@@ -106,7 +108,7 @@ def _stdin_facts(request: Request) -> Iterator[Fact]:
     """Yield the commands that the input makes the program run: a script for `bash`, statements for `psql`.
 
     The input is read as a here-document, so the reader of Bash decides which programs run their input. Input that isn't
-    text or is too long counts as data: a person is asked about an interpreter that reads its code from there anyway.
+    text or is too long is ignored: a person is asked anyway about an interpreter that reads its code from there.
     """
     from . import shell
 
@@ -127,7 +129,7 @@ def _stdin_facts(request: Request) -> Iterator[Fact]:
 
 def _request_facts(request: Request) -> Iterator[Fact]:
     """Yield the facts that don't depend on the language."""
-    if request.language != "lua":  # its time is that of the commands it waits for, and each has a limit of its own
+    if request.language != "lua":  # it mostly waits for its commands, and each of them has a time limit of its own
         yield Span(seconds=request.limits.time, text=f"{request.limits.time:g} s")
     if request.environment:
         from .shell.variables import is_hook

@@ -45,11 +45,11 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     `attributes`) are JavaScript names if this is "javascript", and Python names otherwise."""
     touches: tuple[Resource, ...] = ()
     """The resources it is about: "files", "network" and "system" (processes, services, devices and users of the host).
-    The decision applies only if the run could touch one of them; otherwise the finding is only reported. Empty: the
-    decision doesn't depend on resources."""
+    The decision applies only if the run could touch one of them; otherwise the finding is only reported. If empty, the
+    decision always applies."""
     outright: bool = False
-    """Whether the decision applies even if the run can't touch the resources. Not in an overlay: there the effect of
-    the run is judged."""
+    """Whether the decision applies even if the run can't touch the resources. It doesn't in an overlay: there the
+    effect of the run is judged."""
     by_reach: bool = False
     """Whether the decision depends on what the run can touch even under the packs that judge by text alone."""
 
@@ -58,7 +58,8 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     flags: tuple[str, ...] = ()
     """Options that must all be given, each with its spellings: "-r|-R|--recursive". `-rf` contains both -r and -f."""
     args: tuple[str, ...] = ()
-    """Globs on arguments after quote removal, as written and as a normalised path. "" matches if there's no operand."""
+    """Globs on arguments after quote removal, as written and as a normalised path. "" matches if there are no
+    operands."""
     writes: tuple[str, ...] = ()
     """Globs on the paths it writes to, by redirection or as its targets."""
     unless: str = ""
@@ -70,7 +71,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     calls: tuple[str, ...] = ()
     """Globs on the full name of the called function, with aliases resolved: "os.system", "pickle.*"."""
     literal: bool | None = None
-    """Restricts `calls`. True: only calls whose arguments are all constants; False: only those with one that isn't."""
+    """Restricts `calls`. True: only calls whose arguments are all constants; False: only the other calls."""
     attributes: tuple[str, ...] = ()
     """Globs on names that are read without being called: "*.__globals__"."""
     traits: tuple[str, ...] = ()
@@ -90,15 +91,17 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     @property
     def at_once(self) -> bool:
-        """Return whether the effect that it is about happens while the request runs, even in an overlay."""
+        """Return whether the rule is about something that happens while the request runs, even in an overlay."""
         return bool(self.time_over) or any(trait in REQUEST_TRAITS for trait in self.traits)
 
     @property
     def of_command(self) -> bool:
+        """Return whether the rule is about commands."""
         return bool(self.command or self.flags or self.args or self.writes)
 
     @property
     def of_names(self) -> bool:
+        """Return whether the rule is about names of Python or JavaScript."""
         return bool(self.imports or self.calls or self.attributes)
 
     @property
@@ -116,8 +119,8 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 class Permit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """Permission for one exact request to run although a rule matches it.
 
-    The request is identified by its `text`, which a person can read, if it consists of nothing else; otherwise by the
-    SHA-256 of the whole request.
+    A request that consists only of its text is identified by that `text`, which a person can read; any other request by
+    the SHA-256 of all of it.
     """
 
     rule: str
@@ -128,7 +131,7 @@ class Permit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Maximum time limit, in seconds, that the request may have."""
     sha256: str = ""
     entry: str = ""
-    """The address of the configured executor that the request may run on; empty for requests that run on none."""
+    """The address of the configured executor that the request may run on; empty if it runs on none."""
     up_to: Decision = Decision.FORBID
     """The strictest decision that it overrides: with `prompt` it avoids a question but never overrides a refusal."""
     match: tuple[str, ...] = ()
@@ -235,8 +238,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @functools.cached_property
     def digest(self) -> str:
-        """The SHA-256 of everything that can change a verdict. It also covers the examples, which can't change one;
-        including them costs little."""
+        """The SHA-256 of everything that can change a verdict, and also of the examples, which can't."""
         import hashlib
 
         return hashlib.sha256(self.encoded).hexdigest()
@@ -314,8 +316,8 @@ def load(
 ) -> Policy:
     """Return a policy with the rules of a built-in pack plus `rules`; `decisions` replaces decisions by rule id.
 
-    `time`: the seconds that the configuration allows a run; built-in rules object only to longer time limits. `hosts`:
-    hosts that requests may name without a question.
+    `permits`: requests that are allowed although a rule matches them. `hosts`: hosts that requests may name without a
+    question. `time`: the seconds that the configuration allows a run; built-in rules object only to longer limits.
 
     Raises `PolicyError` for an unknown pack or id, and for a rule that can't work or contradicts its examples. The
     test suite checks the examples of the built-in rules; they aren't checked on every start.
@@ -388,8 +390,8 @@ def _built_in(pack: str) -> Policy:
 
 
 def _objections(rule: Rule) -> Iterator[tuple[str, str, str]]:
-    """Yield what is wrong with a rule's fields, why, and what to do. Includes rules that would load but never work as
-    intended."""
+    """Yield what is wrong with a rule's fields, why, and what to do. This includes rules that would load but couldn't
+    work as intended."""
     if not rule.id or rule.id != "".join(rule.id.split()):
         yield "can't be used as an id", "it is empty or holds spaces", "use a-name.like-this"
     try:

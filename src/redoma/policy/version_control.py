@@ -25,7 +25,7 @@ _LOOKING = names("""
     shortlog show show-branch show-ref status summary var verify-commit verify-tag version whatchanged
 """)
 _CHOOSING = ("-C", "-c", "--git-dir", "--work-tree", "--namespace", "--config-env", "--bare")
-"""The options before the name of a Git command that choose the repository and its settings."""
+"""Options before the name of a Git command that choose the repository or its settings."""
 _STAYING = lazy_pattern(
     r"(?:!|\{|then|do|else|time|builtin|command|exec|nohup|nice|ionice|chrt|taskset|setsid|stdbuf|unbuffer|g?timeout|env"
     r"|env -S|flock|chronic|prlimit|watch|xargs|find -(?:exec|ok)|eval|(?:ba|da|z|k|a)?sh(?: -c)?)\Z"
@@ -52,14 +52,17 @@ class Unreadable(Exception):
 
 
 class Found(NamedTuple):
+    """The commands of Git and Mercurial that a request runs."""
+
     commands: list[Command]
-    """All commands of these programs that run on this host."""
+    """All of them that run on this host."""
     hidden: str
     """Why the repository of one of them isn't known; empty if all are known."""
 
 
 def version_control(request: Request) -> Found:
-    """Return the commands of Git and Mercurial that a request runs. Raises `Unreadable`."""
+    """Return the commands of Git and Mercurial that a request runs. Raises `Unreadable` if the request can't be read;
+    if only a part of it can't, only if no such command is found in the rest."""
     if request.language == "lua":
         return Found([], "")
     try:
@@ -77,8 +80,8 @@ def version_control(request: Request) -> Found:
 
 
 def only_looks(command: Command) -> bool:
-    """Return whether a command doesn't change the repository, apart from Git's cache of file states. True if that isn't
-    known: if True, it is run without the programs that the repository configures."""
+    """Return whether a command doesn't change the repository, apart from Git's cache of file states. Also True if that
+    isn't known: True is the safe answer, because then the programs that the repository configures aren't run."""
     name = next(iter(_after_options(command)), UNKNOWN)
     return name in _LOOKING or UNKNOWN in name
 
@@ -102,17 +105,18 @@ def _after_options(command: Command) -> Sequence[str]:
 
 
 def choosing(command: Command) -> list[str]:
-    """Return the leading options that choose the repository and its settings, with their values."""
+    """Return the leading options that choose the repository or its settings, with their values."""
     chosen = [item for item in _leading(command) if command.args[item.at].partition("=")[0] in _CHOOSING]
     return [word for item in chosen for word in command.args[item.at : item.after]]
 
 
 def _hidden(request: Request, facts: Sequence[Fact], commands: Sequence[Command]) -> Iterator[str]:
+    """Yield the reasons why it isn't known which repository a command uses, or with which settings."""
     for path in request.files:
         if _may_configure(posixpath.normpath(path), request):
             yield f"the request brings the file {path!a}, which may configure git"
     for command in commands:
-        if command.name != "git":  # the other programs are contained wherever they run
+        if command.name != "git":  # Mercurial is contained in whatever directory it runs
             continue
         named = _after_options(command)
         places = [command.directory or UNKNOWN, *command.args[: len(command.args) - len(named)]]
@@ -121,11 +125,11 @@ def _hidden(request: Request, facts: Sequence[Fact], commands: Sequence[Command]
         if UNKNOWN in next(iter(named), ""):
             yield "which of git's commands it runs is only known when it runs"
         if command.directory and command.directory[0] not in "./~" and _LOOP.search(request.text):
-            yield "in which directory git runs is not known where a loop may change it again"
+            yield "in which directory git runs is not known, because a loop may change it again"
         for wrapper in command.via:
             found = wrapper.startswith("find ") and (wrapper != command.via[-1] or choosing(command))
             if found or not _STAYING.match(wrapper):
-                yield f"in which directory {wrapper!a} runs git, or with which variables, can't be told"
+                yield f"in which directory {wrapper!a} runs git, or with which variables, is not known"
     if request.language == "python" and _starts_with_other_variables(request.code):
         yield "it starts programs with variables, or in a directory, of their own"
     for fact in facts:
@@ -133,11 +137,11 @@ def _hidden(request: Request, facts: Sequence[Fact], commands: Sequence[Command]
             case Assigned(name=name) if _MOVING_VARIABLE.match(name) and not _HARMLESS_VARIABLE.match(name):
                 yield f"it sets {name.replace(UNKNOWN, '?')!a}, which may lead git to another repository"
             case Call(name=name) | Attribute(name=name) if _MOVING_CALL.match(name):
-                yield f"in which directory git runs, or with which variables, can't be told after {name}"
+                yield f"in which directory git runs, or with which variables, is not known after {name}"
             case Trait(name=name) if name in _UNREAD:
                 yield "it can't be read to its end"
             case Command() if _drops_variables(fact):
-                yield f"{fact.name!a} takes variables away that keep git to itself"
+                yield f"{fact.name!a} may remove the variables that keep git from running what a repository configures"
 
 
 def _may_configure(path: str, request: Request) -> bool:
@@ -148,7 +152,8 @@ def _may_configure(path: str, request: Request) -> bool:
 
 
 def _starts_with_other_variables(code: str) -> bool:
-    """Return whether a call in Python may start a program with other variables than `os.environ`."""
+    """Return whether a call in Python may start a program with other variables than `os.environ`, or in another
+    directory by a positional argument."""
     try:
         tree = ast.parse(code)
     except (SyntaxError, ValueError, RecursionError, MemoryError):

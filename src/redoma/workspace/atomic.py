@@ -1,9 +1,9 @@
-"""Replaces one file as a whole: temporary file, validation, rename.
+"""Replaces one file as a whole: writes a temporary file, validates it and renames it.
 
 A reader of the path finds either the old or the new content, even if the writer is killed. The temporary file is in the
-same directory, since a rename works only within one file system. It has a name: an unnamed file (`O_TMPFILE`) can't
-replace an existing one, and would need a name for that anyway. Its writer holds a lock on it, so
-an unlocked one was left by a crash.
+same directory, since a rename works only within one file system. It isn't an unnamed file (`O_TMPFILE`), because that
+can't replace an existing one without getting a name first. Its writer holds a lock on it, so an unlocked one was left
+by a crash.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def atomic_write(
     content = data.encode() if isinstance(data, str) else data
     place = Path(os.path.abspath(path))
     parent = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-    # An open directory: later renames and links don't change where we write.
+    # The directory stays open, so that later renames and links don't change where we write.
     with _reporting(place), files.closing(os.open(place.parent, parent)) as directory:
         _sweep(directory, place.name)
         old = _replaceable(place, directory)
@@ -104,7 +104,7 @@ def _replaceable(place: Path, directory: int) -> os.stat_result | None:
         return None
     if stat.S_ISLNK(old.st_mode):
         target = os.readlink(place.name, dir_fd=directory)
-        # Following it would write wherever the link's creator wants; replacing it is seldom what is meant.
+        # Following it would write wherever the link's creator wants; replacing it is rarely what the caller wants.
         _refuse(place, f"it is a symbolic link to {target!r}", "write to what it leads to, if you trust the link")
     if stat.S_ISDIR(old.st_mode):
         _refuse(place, "it is a directory", "name a file")
@@ -118,8 +118,8 @@ def _refuse(place: Path, why: str, advice: str) -> NoReturn:
 
 
 def _affixes(name: str) -> tuple[str, str]:
-    """Return prefix and suffix of a file's temporary names. The suffix is the file's own: some checkers depend on
-    it.
+    """Return prefix and suffix of a file's temporary names. The suffix is that of the file, because some validators
+    depend on it.
     """
     suffix = os.path.splitext(name)[1]
     random_part = 16
@@ -146,7 +146,7 @@ def _sweep(directory: int, name: str) -> None:
     for found in os.listdir(directory):
         if not (found.startswith(prefix) and found.endswith(suffix)):
             continue
-        with suppress(FileNotFoundError, PermissionError):  # gone by now, or another user's
+        with suppress(FileNotFoundError, PermissionError):  # it is gone, or belongs to another user
             about = os.stat(found, dir_fd=directory, follow_symlinks=False)
             if stat.S_ISREG(about.st_mode) and about.st_uid == os.geteuid():
                 # If its writer finished before we got the lock, this name no longer exists: the file was renamed to its
@@ -157,7 +157,9 @@ def _sweep(directory: int, name: str) -> None:
 
 
 def _keep(number: int, name: str, directory: int, old: os.stat_result) -> None:
-    """Give the new file everything but the content of the old one. The owner first: setting it clears mode bits."""
+    """Give the new file the owner, attributes and mode of the old one. The owner comes first: setting it clears mode
+    bits.
+    """
     about = os.fstat(number)
     if (about.st_uid, about.st_gid) != (old.st_uid, old.st_gid):
         try:
@@ -177,6 +179,7 @@ def _keep(number: int, name: str, directory: int, old: os.stat_result) -> None:
 
 
 def _validate(validate: Callable[[Path], object], place: Path, temporary: str, number: int, directory: int) -> None:
+    """Raise `NotWritten` unless `validate` accepts the temporary file and leaves it unchanged."""
     before = os.fstat(number)
     try:
         verdict = validate(place.with_name(temporary))

@@ -4,14 +4,13 @@
     <directory>/KEY/contents     the contents of the files
     <directory>/KEY/manifest     the list of paths (see `snapshot`). Written last and removed first: without it, the
                                  rest is garbage of a checkpoint that was never finished or is no longer needed
-    <directory>/KEY/spare        reserved disk space for the journal: the run that is rolled back may have filled the
-    disk
+    <directory>/KEY/spare        reserved disk space for the journal, because the run may have filled the disk
     <directory>/KEY/journal      what a restore is about to do (see `restore`), while it does
 
-Every difference from the checkpoint counts as done by the run: there is no way to tell who wrote a file. So only one
-run at a time may work in a project, in any directory above it and in any below it. Nothing is rolled back later without
-being requested. If Redoma is killed during a run, the checkpoint waits for a person's decision: they may have gone on
-working by then. If it is killed during a restore, `recover` finishes that restore.
+Every difference from the checkpoint counts as done by the run: there is no way to tell who wrote a file. So while a run
+works in a project, no other run may work in it, in a directory above it or in one below it. If Redoma is killed during
+a run, nothing is rolled back automatically: the checkpoint waits for a person's decision, because people may have gone
+on working. If Redoma is killed during a restore, `recover` finishes that restore.
 """
 
 from __future__ import annotations
@@ -78,9 +77,10 @@ class Checkpoint:
     ) -> Checkpoint:
         """Take a checkpoint of a whole project, or of the `paths` in it that a run may write.
 
-        `directory` is a private one in the state directory. It and the directories in `exclude` are left out if they
-        are in the project: Redoma's own records change during a run. Raises `Busy`, `TooLarge`, and `BackendError` if
-        there is an earlier checkpoint with changes, or if the checkpoint can't be written.
+        `directory` is where checkpoints are stored, a private one in the state directory. If it or one of the
+        directories in `exclude` is in the project, it is left out: Redoma's own records change during a run. Raises
+        `Busy`, `TooLarge`, and `BackendError` if there is an earlier checkpoint with changes, or if the checkpoint
+        can't be written.
         """
         scope, skipped = _scope(paths), _skipped(tree.path, [directory, *exclude])
         with _reporting(f"there is no checkpoint of {tree.path}"):
@@ -111,7 +111,7 @@ class Checkpoint:
 
     @property
     def left(self) -> dict[str, str]:
-        """Path → why it can't be restored if the run changes it; for a directory, this includes its content."""
+        """Path → why it can't be restored if the run changes it. For a directory, that includes its content."""
         return {item.path: item.unkept for item in self.snapshot.items if item.unkept}
 
     @property
@@ -120,8 +120,8 @@ class Checkpoint:
         return self.snapshot.taken / 1e9
 
     def effect(self) -> Effect:
-        """Return the differences between the project and the checkpoint; what can't be read is `refused`. Only
-        reads.
+        """Return the differences between the project and the checkpoint; what can't be read is `refused`. Changes
+        nothing.
         """
         with _reporting(f"{self.project} can't be compared with its checkpoint"):
             descriptor = self._open()
@@ -131,10 +131,10 @@ class Checkpoint:
                 return Comparison(tree, self.snapshot, self._contents).effect()
 
     def restore(self) -> Restored:
-        """Restore everything that differs. A path where that fails doesn't prevent the others."""
+        """Restore everything that differs. If that fails for one path, the others are still restored."""
         with _reporting(f"{self.project} can't be put back"):
             paths: set[str] = set()
-            for _ in range(2):  # a directory that was not empty can be removed once its content has moved back
+            for _ in range(2):  # a directory that was not empty can be removed once its content was moved back
                 descriptor = self._open() or self._make_root()
                 if isinstance(descriptor, str):
                     return Restored(failed={".": descriptor})
@@ -168,7 +168,7 @@ class Checkpoint:
             if descriptor is None or os.fstat(descriptor).st_ino != plan.root:
                 if descriptor is not None:
                     os.close(descriptor)
-                return Restored(failed={".": "another directory has the place of the project since"})
+                return Restored(failed={".": "another directory is in the place of the project now"})
             with WritableTree(self.project, descriptor, self.snapshot) as tree:
                 return self._carry_out(Comparison(tree, self.snapshot, self._contents), plan, Restored())
 
@@ -236,13 +236,13 @@ class Checkpoint:
             return None
 
     def _open(self) -> int | None:
-        """Open the directory that is the project now: the original one, or one that the run created in its place. None
-        if there is none.
+        """Return a descriptor of the directory that is the project now: the original one, or one that the run created
+        in its place. None if there is neither.
         """
         now = self._now()
         if now is None or not stat.S_ISDIR(now.st_mode):
             return None
-        # by descriptor, because its mode may forbid opening it now
+        # Use the open descriptor, because its mode may forbid opening it now.
         if self._root >= 0 and os.path.samestat(os.fstat(self._root), now):
             return os.dup(self._root)
         if now.st_ino != self.snapshot.items[0].inode and self._is_older():
@@ -250,6 +250,7 @@ class Checkpoint:
         return os.open(self._name or ".", files.OPEN_DIRECTORY, dir_fd=self._above)
 
     def _is_older(self) -> bool:
+        """Return whether what is at the project's path is older than the checkpoint, so the run didn't create it."""
         born = linux.born(self._above, self._name)
         return born is not None and born < self.snapshot.taken
 
@@ -296,7 +297,7 @@ def recover(directory: Path) -> tuple[Recovered, ...]:
             if checkpoint is not None:
                 found.extend(_recover(checkpoint))
         except FileNotFoundError:
-            with suppress(Busy), _held(directory, place.name):
+            with suppress(Busy), _held(directory, place.name):  # an unfinished checkpoint
                 remove_tree(place)
         except Busy:
             continue
@@ -325,16 +326,12 @@ def _recover(checkpoint: Checkpoint) -> list[Recovered]:
 
 
 class Guard:
-    """Connects a guarded block with its checkpoint: the block sets `succeeded`; the other attributes are set when it
-    has ended.
-    """
+    """What `guarded` yields. The block sets `succeeded`; `effect` and `restored` are set when the block has ended."""
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         self.checkpoint = checkpoint
         self.succeeded = False
-        """Set by the block. Unless it is set, the block has failed, however it ended, and the project is rolled
-        back.
-        """
+        """Set by the block. If it isn't set, the block has failed, however it ended, and the project is rolled back."""
         self.effect: Effect | None = None
         """What was done to the project, whether it stayed or was rolled back."""
         self.restored: Restored | None = None
@@ -361,7 +358,7 @@ async def guarded(
     exclude: Iterable[str | os.PathLike[str]] = (),
 ) -> AsyncIterator[Guard]:
     """Hold a checkpoint for the length of a block. Unless the block sets `succeeded`, the project is rolled back at its
-    end, also after an exception or a cancellation; both are raised only after that.
+    end. After an exception or a cancellation it is rolled back first, and then the exception is raised.
     """
     taking = asyncio.create_task(
         asyncio.to_thread(partial(Checkpoint.take, tree, directory, bounds, paths=paths, exclude=exclude))
@@ -388,8 +385,8 @@ def _key(project: str) -> str:
 
 
 def _parent(project: str) -> tuple[int, str]:
-    """Open the directory above a project, so that its path can't lead elsewhere any more. Returns it and the project's
-    name.
+    """Open the directory above a project, so that changes of its path no longer matter. Returns the descriptor and the
+    project's name. Raises `BackendError` if the path leads through a link.
     """
     above, name = os.path.split(project)
     if os.path.realpath(above) != above:
@@ -426,6 +423,7 @@ def _hold_project(directory: Path, project: str) -> ExitStack:
 
 
 def _scope(paths: Iterable[str]) -> tuple[str, ...]:
+    """Return the paths, without those below others; one empty path if there are none. Raises `InvalidRequest`."""
     named = sorted({path.rstrip("/") for path in paths})
     for path in named:
         if not path or "\0" in path or {"", ".", ".."} & set(path.split("/")):
@@ -443,7 +441,7 @@ def _skipped(project: str, own: Iterable[str | os.PathLike[str]]) -> tuple[str, 
 
 
 def _reserve(file: Path, size: int) -> None:
-    """Create a file with allocated blocks, which is removed to free space when the disk is full."""
+    """Create a file with allocated blocks. It is removed before a restore, to free space if the disk is full."""
     number = os.open(file, files.NEW_FILE, 0o600)
     with open(number, "wb") as stream:
         try:

@@ -1,9 +1,9 @@
 """Copies of files: contents with their holes, and a file's metadata.
 
-Decisions: a file that is replaced or moved keeps its owner, group, access list and `user.` attributes, and gets the
-time of the application; one that an undo restores gets its old time, too. A new file gets the owner and group of its
-directory if root applies it; otherwise the defaults of a new file. File capabilities and labels of security modules
-belong to a content, so they are never copied.
+Decisions: a file that is replaced or moved keeps its owner, group, access list and `user.` attributes, and its time is
+that of the change; a file that an undo restores also gets its old time back. A new file gets the owner and group of its
+directory if root applies it; otherwise the defaults of a new file. File capabilities and labels of security modules are
+never copied, because they were given to one particular content.
 """
 
 from __future__ import annotations

@@ -12,10 +12,10 @@ from collections import Counter
 from collections.abc import Sequence
 
 MAX_BYTES = 256 * 1024
-"""Bytes of one side. Larger contents are not shown line by line."""
+"""Maximum number of bytes of one side. Larger contents are not shown line by line."""
 MAX_LINES = 5000
 MAX_TOTAL_BYTES = 8 * 1024 * 1024
-"""Bytes of both sides of all diffs of one effect."""
+"""Maximum number of bytes of both sides of all diffs of one effect."""
 _MAX_GAP = 40_000  # lines of one side times lines of the other
 _MAX_GAPS = 400_000  # the same, for all gaps of one diff together
 
@@ -137,7 +137,7 @@ class _Matched(difflib.SequenceMatcher[str]):
 
 
 def _anchors(old: Sequence[str], new: Sequence[str]) -> list[tuple[int, int]]:
-    """Return pairs of lines that occur exactly once on both sides: the longest sequence that is in order on both."""
+    """Return pairs of lines that occur exactly once on both sides: the longest sequence in the same order on both."""
     olds, news = Counter(old), Counter(new)
     places = {line: j for j, line in enumerate(new) if news[line] == 1 and olds[line] == 1}
     pairs = [(i, places[line]) for i, line in enumerate(old) if line in places]

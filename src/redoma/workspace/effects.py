@@ -1,12 +1,12 @@
 """Turns what a run left in the overlay above a project into its effect on that project.
 
-Only the stage is changed here: its files are renamed to the hashes of their contents. An undo can't restore things in a
-project that are not a file, directory or link, or that can't be read. So they are never changed or removed, and a
-change that would need that is refused as a whole.
+Only the stage is changed here: its files are renamed to the hashes of their contents. Things in a project that are not
+a file, directory or link, or that can't be read, could not be restored by an undo. So they are never changed or
+removed, and a change that would need that is refused as a whole.
 
 Decisions: hard links that the run made become separate files with the same content and mode. A file of the project with
 several names is replaced only under the name that the run wrote to; the others keep the old content, as in an overlay.
-Set-id bits never come from a run.
+Set-id bits are never taken over from a run.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ def effect_of(
 ) -> Effect:
     """Return the effect that these entries, found above the project after a run, would have on it as it is now.
 
-    `began` is the wall-clock time at which the run began; `applied` has paths that we have changed ourselves since, and
-    when that was done. Afterwards the content of each new or changed file is in the stage under its SHA-256.
+    `began` is the wall-clock time at which the run began; `applied` has the paths that we have changed ourselves since,
+    each with the time. Afterwards the content of each new or changed file is in the stage under its SHA-256.
     """
     if whole := next((entry for entry in entries if entry.path == EVERYTHING and entry.kind == "refused"), None):
-        return Effect(project=tree.path, refused={whole.path: whole.why})  # the rest is incomplete, in an unknown way
+        return Effect(project=tree.path, refused={whole.path: whole.why})  # unknown parts of the rest are missing
     overlay = _Overlay(tree, began, applied or {})
     overlay.take(entries)
     overlay.leave_what_cant_be_touched()
@@ -55,7 +55,7 @@ def effect_of(
     _name_by_content(stage, entries, changes)
     touched = {path for change in changes for path in (change.path, change.old_path)}
     differ = _Diffs(tree, stage)
-    # only if needed, because it scans the whole project
+    # Only if needed, because it scans the whole project.
     protection = _Protection(overlay, changes).of if changes else None
     return Effect(
         project=tree.path,
@@ -77,9 +77,10 @@ class _Overlay:
         self.after: dict[str, Version | None] = {}
         self.refused: dict[str, str] = {}
         self.conflicts: dict[str, str] = {}
-        self._barred: dict[str, str] = {}  # what the project has and we can't back up and restore
+        self._barred: dict[str, str] = {}  # path → why we can't back up and restore what the project has there
 
     def take(self, entries: Sequence[Entry]) -> None:
+        """Record what each path is now and what it would be."""
         files = {entry.path: entry for entry in entries if entry.kind == "file"}
         hiding = []
         for entry in entries:
@@ -130,7 +131,7 @@ class _Overlay:
                     todo.append(below)
 
     def leave_what_cant_be_touched(self) -> None:
-        """Drop changes, as a whole, that would remove or replace something that we can't restore."""
+        """Refuse changes that would remove or replace something that we can't restore, with everything below them."""
         tops = set()
         for path, why in {**self.refused, **self._barred}.items():
             top = next((place for place in with_parents(path) if place in self._barred or self._goes(place)), path)
@@ -146,6 +147,7 @@ class _Overlay:
                     del self.conflicts[path]
 
     def _goes(self, path: str) -> bool:
+        """Return whether the changes remove this path, or put something other than a directory there."""
         if path not in self.after:
             return False
         version = self.after[path]
@@ -154,7 +156,7 @@ class _Overlay:
     def strip_set_id(self) -> None:
         """Remove set-id bits from the changes: a set-id program would let a run act as another user.
 
-        On a directory, set-group-id only decides the group of new files; it is inherited, and kept where it is.
+        On a directory, set-group-id only determines the group of new files, so it is kept where it is or was inherited.
         """
         for path in sorted(self.after):  # directories before their content
             before, after = self.before.get(path), self.after[path]
@@ -262,7 +264,7 @@ def _name_by_content(stage: Path, entries: Sequence[Entry], changes: list[Change
 
 
 class _Diffs:
-    """Makes the diffs of one effect, within one bound for all of them."""
+    """Makes the diffs of one effect. They share one limit on their size."""
 
     def __init__(self, tree: Tree, stage: Path) -> None:
         self._tree, self._stage = tree, stage
@@ -332,7 +334,7 @@ class _Protection:
         self._repositories = repositories([name for names in self._known.values() for name in names], overlay.exists)
 
     def of(self, change: Change) -> str:
-        """Return why a change is not applied unless it is named; empty if it need not be named."""
+        """Return why a change is protected, so that it is applied only if it is named; empty if it isn't."""
         kinds = {version.kind for version in (change.before, change.after) if version}
         why = self._of_path(change.path, "directory" if kinds == {"directory"} else "file")
         return why or (self._of_path(change.old_path, "file") if change.old_path else "")
@@ -347,8 +349,8 @@ class _Protection:
 def unexpected(changes: Sequence[Change], declared: Sequence[str]) -> tuple[Change, ...]:
     """Return the changes outside the declared paths, which are patterns like those of `outputs`: `build/**`, `*.log`.
 
-    Both ends of a move must be declared. `build/**` also declares `build` itself. A new directory is expected if it
-    leads to something declared. If nothing is declared, nothing is expected.
+    Both paths of a move must be declared. `build/**` also declares `build` itself. A new directory is expected if
+    something in it is declared. If nothing is declared, nothing is expected.
     """
     wholes = [pattern.removesuffix("/**") for pattern in declared if pattern.endswith("/**")]
     patterns = [*declared, *wholes]

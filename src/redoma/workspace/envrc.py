@@ -1,8 +1,8 @@
-"""Finds what an `.envrc` makes a shell run when its directory is entered, as far as its text shows. Nothing is run.
+"""Finds what an `.envrc` makes a shell run when its directory is entered, from its text alone. Nothing is run.
 
 direnv asks its user again when an `.envrc` changes, but not when a file that it sources changes. So such a file is
-protected like the `.envrc` itself. Recognised are commands that source or run a file with a constant path, also in
-sourced files. Computed paths are not recognised.
+protected like the `.envrc` itself. Commands that source or run a file with a constant path are recognised, also in
+sourced files; computed paths are not.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _END = re.compile(r"[;&|()<>]+\Z")
 
 
 def sourced(envrcs: Iterable[str], read: Callable[[str], str]) -> Iterator[tuple[str, str]]:
-    """Yield the absolute paths that files called `.envrc` source, load or run, each with the file that names it. `read`
-    returns a file's text.
+    """Yield the absolute paths that these `.envrc` files source, load or run, each with the file that names it. `read`
+    returns the text of a file.
     """
     left, known = _MAX_TEXT, set[str]()
     for envrc in envrcs:
@@ -79,7 +79,7 @@ def _named(text: str, depth: int) -> Iterator[tuple[str, bool]]:
 
 
 def _path(word: str) -> str:
-    """Return a path as written, or the directory of a glob; empty if it is computed, or in a home directory."""
+    """Return the path in a word, or the directory of a glob; empty if it is computed, in a home directory or a URL."""
     word = _HERE.sub(lambda found: f"./{found[1] or ''}", word)
     if re.search(r"[$`~\0]", word) or "://" in word:
         return ""

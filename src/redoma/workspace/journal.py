@@ -1,4 +1,4 @@
-"""What is about to be done to a project, written down before it is done.
+"""The journal: what is about to be done to a project, written down before it is done.
 
 Two kinds of work change a project. Both use a journal: a list of steps, each with what was seen at its path. If the
 process is killed, the next one finds the journal, and finishes the work or takes it back.
@@ -28,8 +28,8 @@ T = TypeVar("T")
 
 
 class Identity(msgspec.Struct, frozen=True, array_like=True):
-    """Identifies a file later, also under another name. An inode number alone is not enough, because it is soon reused.
-    `ctime` is not included, because a rename or the removal of another hard link changes it.
+    """What identifies a file later, also under another name. An inode number alone is not enough, because it may be
+    reused soon. `ctime` is not included, because a rename or the removal of another hard link changes it.
     """
 
     inode: int
@@ -52,7 +52,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     path: str
     seen: Identity | None = None
-    """What the project had there when it was compared. If it differs by now, the step is not taken."""
+    """What was at the path when the project was compared. If something else is there now, the step is not taken."""
     to: str = ""
     """The target of a move; only in a restore."""
 
@@ -66,7 +66,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     backup: str = ""
     """Where the old content is copied to, so that it can be restored."""
     like: str = ""
-    """The path that it was moved from, whose attributes it keeps."""
+    """For a moved file: the path that it was moved from, whose attributes it keeps."""
     owner: tuple[int, int] | None = None
     """User and group, if known, of what an undo restores."""
     staged: Identity | None = None

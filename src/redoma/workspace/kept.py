@@ -6,7 +6,8 @@
     changes/<id>/journal     while it is being applied or undone
     changes/.new-<id>.…/     while it is being written; the writer holds its lock (flock)
 
-Every operation but `keep` first finishes, or takes back, what a crash has left.
+Every operation but `keep` first finishes, or takes back, work that a crash has interrupted. Those that only read don't
+do that while another process holds the lock.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ _DAY = 86400.0
 DONE_DAYS, WAITING_DAYS = 7, 90
 """How long changes are kept, in days: discarded or undone ones, and all others."""
 _MAX_CHECKED = 20
-"""How many are checked for their age each time that changes are kept."""
+"""How many kept changes are checked for their age whenever new ones are kept."""
 _LIST = "see `redoma changes list`"
 LOCK_SECONDS = 30.0
 """How long to wait for another process that applies changes."""
@@ -89,9 +90,9 @@ class Changes:
     def keep(self, id: str, effect: Effect, stage: Path, about: dict[str, Any]) -> Kept:  # noqa: A002 - the run's own word
         """Keep an effect under the id of its run, with the contents that `effect_of` has left in the stage.
 
-        It doesn't sync to disk, since every run in an overlay does this. A power cut may damage recent changes; their
-        digests reveal that when they are used, and the project was not touched. Nor does it wait for a process that
-        applies changes: that may take long, and the run's work would be lost.
+        It doesn't sync to disk, because every run in an overlay does this, and it should be fast. A power cut may
+        damage recent changes; their digests reveal that when they are used, and the project was not touched. Nor does
+        it wait for a process that applies changes: that may take long, and a failure would lose the run's work.
         """
         if not _ID.match(id):
             raise WorkspaceError(
@@ -151,9 +152,10 @@ class Changes:
     ) -> Kept:
         """Apply changes to their project, all of them or none.
 
-        With `paths`, apply those at or below them and the directories that they need; if `exact`, only those at them.
-        Protected paths are left out unless a pattern in `named` matches: see `left` and `state` of the returned value.
-        Raises `Conflict`, with every path that has changed, before anything is touched.
+        With `paths`, apply only the changes at or below these paths, and the directories that they need; if `exact`,
+        only the changes at these paths. Protected paths are left out unless a pattern in `named` matches them. `left`
+        and `state` of the returned value say what was left out. Raises `Conflict`, with every path that has changed,
+        before anything is touched.
         """
         with self._held() as stuck:
             kept = self._load(self._find(id), stuck)
@@ -197,8 +199,8 @@ class Changes:
             return self._recover()
 
     def _forget_some(self) -> None:
-        """Remove old changes, checking only a few random ones, so that it is fast however many there are and each is
-        checked eventually. Does nothing if another process holds the lock.
+        """Remove old changes. Checks only a few random ones: that is fast however many there are, and each is checked
+        eventually. Does nothing if another process holds the lock.
         """
         # A failure to remove old changes is not a failure of the run, whose changes are already kept.
         with contextlib.suppress(OSError, WorkspaceError), self._opened() as directory:
@@ -225,7 +227,7 @@ class Changes:
         return kept.since < self._now() - days * _DAY
 
     def _forget(self, name: str) -> None:
-        """Remove changes. Renames them first, so that what a crash leaves is swept."""
+        """Remove changes. Renames them first, so that the next sweep removes what a crash leaves."""
         gone = self.directory / f"{_UNFINISHED}{name}.{secrets.token_hex(8)}"
         os.rename(self.directory / name, gone)
         files.remove_tree(gone)
@@ -234,8 +236,8 @@ class Changes:
 
     @contextlib.contextmanager
     def _held(self, *, wait: bool = True, recover: bool = True) -> Iterator[dict[str, str]]:
-        """Hold the lock, and recover from a crash. Yields what can't be recovered, like `recover`. Read-only callers
-        don't `wait` for another process that holds the lock: it is alive, so there is no crash to recover from.
+        """Hold the lock, and recover from a crash. Yields what can't be recovered, like `recover`. Without `wait`, for
+        callers that only read, neither is done while another process holds the lock.
         """
         with self._opened() as directory, _locked(directory, wait=wait) as held:
             yield self._recover() if held and recover else {}
@@ -306,7 +308,7 @@ class Changes:
             if work.problems:
                 kept = self._save(kept, state="broken", notes=notes)
         elif plan.action == "undo":
-            # `kept` if this was written before a crash.
+            # It is `kept` if a crash came after this was written.
             state: State = "kept" if kept.state in ("partly", "kept") else "undone"
             kept = self._save(kept, state=state, notes=notes, applied=(), left={})
         else:
@@ -324,7 +326,9 @@ class Changes:
         return kept
 
     def _take(self, source: Path, target: Path) -> None:
-        """Move a content from the stage. A file that others can still write to is copied instead."""
+        """Move a content from the stage. It is copied instead if others might still write to the file, or if it is on
+        another file system.
+        """
         try:
             number = files.open_regular(source)
         except FileNotFoundError as error:
@@ -384,8 +388,8 @@ class Changes:
 
 @contextlib.contextmanager
 def _locked(directory: int, *, wait: bool) -> Iterator[bool]:
-    """Hold the lock of the kept changes. With `wait`, raises `WorkspaceError` that names the holder if it takes too
-    long; without, yields whether the lock is held.
+    """Hold the lock of the kept changes; yield whether it is held. With `wait`, raises a `WorkspaceError` that names
+    the holder if it takes too long.
     """
     number = os.open("lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=directory)
     with files.closing(number), files.locked(number, seconds=LOCK_SECONDS if wait else 0.0) as held:

@@ -1,7 +1,7 @@
 """Other names of a project's files: through links in the project, and through git's configuration or an `.envrc`.
 
 `CLAUDE.md` may be a link to `docs/guide.md`, and git may be configured to take its hooks from `scripts/hooks`. Writing
-to such a file changes what is protected under its other name. Links and configuration are read directly from disk,
+to `docs/guide.md` then changes what is protected under its other name. The configuration is read directly from disk,
 because git itself would run what it finds there.
 """
 
@@ -20,15 +20,15 @@ from .protected import protected
 from .tree import with_parents
 
 _MAX_NAMES = 64  # of one path: links that lead to each other can make any number
-_MAX_TELLING = 1024  # of one path, counting also links that are protected themselves
+_MAX_TELLING = 1024  # of one path, if links beyond `_MAX_NAMES` are protected themselves
 _MAX_BYTES = 1 << 20  # of a configuration; larger ones are truncated
 _MAX_FILES = 32  # files that include each other
 _ENTERED = "it runs when its directory is entered"
 
 
 class Names:
-    """Finds other names for the paths of a project. `project` is absolute and without links; `links` are those that a
-    run would make: path → target.
+    """Finds other names for the paths of a project. `project` is its absolute path, without links; `links` are the
+    links that a run would make: path → target.
     """
 
     def __init__(self, project: str, links: Mapping[str, str]) -> None:
@@ -75,8 +75,8 @@ class Names:
                 rest = name[len(place) :].lstrip("/")
                 for link in self._links.get(place, ()):
                     other = f"{link}/{rest}" if rest else link
-                    # If there are too many, add only links that are protected: otherwise a hundred links could hide
-                    # one.
+                    # If there are too many, add only those by links that are protected: otherwise a hundred harmless
+                    # links could hide one of these.
                     if other not in known and (len(found) < _MAX_NAMES or self._tells(link, len(found))):
                         known.add(other)
                         found.append(other)
@@ -97,8 +97,8 @@ class Names:
 
 
 def _way(path: str) -> list[str]:
-    """Return every link that an absolute path goes through, and where it ends: changing one of them changes what the
-    path leads to.
+    """Return every link that an absolute path goes through, and where it ends: changing any of these changes what is
+    found at the path.
     """
     passed: list[str] = []
     at, todo = "/", path.split("/")[::-1]
@@ -139,9 +139,7 @@ def _survey(project: str) -> Iterator[tuple[str, str]]:
 
 
 def _above(project: str, name: str) -> Iterator[str]:
-    """Yield the `.git` of the repository around the project, if the project has none of its own; likewise for
-    `.envrc`.
-    """
+    """Yield the nearest path with this name above the project, such as the `.git` of a repository around it."""
     place = os.path.dirname(project)
     while place != os.path.dirname(place):
         if os.path.lexists(os.path.join(place, name)):
@@ -157,13 +155,13 @@ _RUN = {
     *("sshcommand", "pager", "editor", "askpass", "gitproxy", "external", "textconv", "clean", "smudge", "process"),
     *("helper", "program", "command", "driver", "cmd", "uploadpack", "receivepack", "defaultkeycommand"),
 }
-"""Keys whose value is a command, in any section."""
+"""Keys whose value is a command, in whatever section."""
 _OBEY = {"hookspath": "hooks are in", "path": "configuration includes", "attributesfile": "attributes are in"}
 
 
 def _configured(git: str) -> Iterator[tuple[str, str]]:
-    """Yield paths of the host that the configuration of a repository refers to, and why that matters. `git` is its
-    `.git`, a directory or a file that names one.
+    """Yield paths that the configuration of a repository refers to, each with the reason why it matters. `git` is its
+    `.git`: a directory, or a file that names one.
     """
     directories = [git]
     if pointed := _pointer(git, "gitdir: "):

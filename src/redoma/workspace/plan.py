@@ -1,4 +1,4 @@
-"""Which changes to apply, and in which steps. Pure: nothing is read or written.
+"""Decide which changes to apply, and in which steps. Pure: nothing is read or written.
 
 An undo has the same steps with before and after exchanged.
 """
@@ -18,10 +18,10 @@ NOT_CHOSEN = "it was not chosen"
 
 
 def steps(changes: Iterable[tuple[int, Change]], *, back: bool, owners: dict[str, tuple[int, int]]) -> tuple[Step, ...]:
-    """Return the steps that apply these changes, or with `back` undo them, in an order in which each can be done.
+    """Return the steps that apply these changes or, with `back`, undo them, in an order in which each can be done.
 
-    Each change comes with its number, which names the backup of its content. `owners` maps paths to the user and group
-    of what an undo restores.
+    Each change comes with its number, which is the name of the backup of its old content. `owners` maps paths to the
+    user and group of what an undo restores.
     """
     found = []
     for number, change in changes:
@@ -62,12 +62,13 @@ def choose(
 ) -> tuple[list[int], dict[str, str]]:
     """Choose the changes to apply. Returns their numbers, and for the others path → why it is left out.
 
-    `applied` are paths that were applied before. `paths` are paths of changes, or of directories with everything below;
-    None for all. A chosen change brings what it needs: the directories that it is in, and everything that must go with
-    a removed directory. If `exact`, a path means that change alone, because a person was asked about each. New
-    directories that contain a chosen path are still included; a directory is not removed while a change in it was
-    declined. Protected paths are left out unless they match a pattern in `names`. Raises `WorkspaceError` if one of the
-    `paths` is protected and not named, or if no change has it.
+    `applied` are paths that were applied before. `paths` are the paths to choose: of changes, or of directories for
+    everything below them; None for all. If `exact`, a path means that change alone, because a person was asked about
+    each. Protected paths are left out unless they match a pattern in `names`.
+
+    Changed directories that contain a chosen change are chosen, too; if `exact`, only new ones. A change is left out if
+    it depends on one that is left out: a directory isn't removed while something in it stays. Raises `WorkspaceError`
+    if one of the `paths` is protected and not named, or if no change has it.
     """
     done = set(applied)
     waiting = {change.path: number for number, change in enumerate(changes) if change.path not in done}
@@ -116,7 +117,7 @@ def _complete(
         for place in [place for place in with_parents(path) if place in about and place not in wanted]:
             # A protected directory is added only for a path that is itself protected and named.
             needed = left[place] == NOT_CHOSEN or (about[path].protected and about[place].before is None)
-            declined = exact and is_directory(about[place].before)  # it exists, so nothing depends on its new mode
+            declined = exact and is_directory(about[place].before)  # it exists: only its mode would change
             if needed and not declined and is_directory(about[place].after):
                 wanted.add(place)
     while True:

@@ -1,7 +1,7 @@
 """Paths that a run must not change unnoticed: files that make other programs run things, or that grant rights.
 
-Such a change is shown like any other, but applied only if it is named. Names are compared as the most lenient program
-would compare them, at any depth. A path that doesn't exist yet is protected too.
+Such a change is shown like any other, but applied only if it is named. Paths are compared as the most lenient program
+would compare them, at any depth in the project. A path that doesn't exist yet is protected, too.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ _SHARED = (
 )
 """These hold projects, but are not projects themselves."""
 _CELLS = ("/.project", "/.empty", "/.parts", "/workspace", "/opt/python", "/opt/venv", "/opt/redoma", "/opt/programs")
-"""In a cell these paths belong to the cell, and a project keeps its own path there."""
+"""Paths that a cell uses for itself. A project has the same path in a cell as on the host, so it can't be here."""
 _WORKTREES = lazy_pattern(r"/\.(?:claude|cursor)/worktrees/[^/]+")
 """Where agents keep working copies: not configuration, despite the name."""
 
@@ -166,9 +166,9 @@ def _normalised(path: str) -> str:
 
 
 def protected(path: str, kind: Literal["file", "directory"] = "file") -> str:
-    """Return why a change of this path is not applied unless it is named; empty if it isn't protected.
+    """Return why this path is protected, so that a change of it is applied only if it is named; empty if it isn't.
 
-    A file or a link is also protected if it would replace a directory that leads to a protected path.
+    A file or a link is also protected if it has the name of a directory on the way to a protected path.
     """
     name = _normalised(path).encode("utf-8", "surrogatepass")
     is_protected, is_on_the_way = _patterns()
@@ -189,12 +189,12 @@ _PARTS = (*_CORE, "commondir", "config", "config.worktree", "hooks")
 
 
 def repositories(paths: Iterable[str], exists: Callable[[str], bool]) -> dict[str, str]:
-    """Return the changed paths that make a directory not named `.git` a repository, or configure one, with reasons.
+    """Return the changed paths that make their directory a repository, or configure one, each with the reason.
+    `exists` says whether a path exists after the changes.
 
-    git treats any directory with these entries as a repository, with or without a configuration. It runs the hooks and
-    the configured commands as soon as a user (or a shell prompt) runs git inside. `exists` tells whether a path exists
-    after the changes. In `.git`, configuration and hooks are protected by name; every commit and checkout changes the
-    rest.
+    git treats any directory with certain entries as a repository, whatever its name. It runs the hooks and the
+    configured commands as soon as a user (or a shell prompt) runs git inside. Changes of HEAD, objects and refs in a
+    `.git` are left out: every commit makes some.
     """
     known: dict[str, bool] = {}
     hooked = {"": False}

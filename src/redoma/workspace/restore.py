@@ -7,11 +7,11 @@ has gone on working: steps that the first attempt finished are recognised, and o
 
 This is not a `transaction`, which is all or nothing and stages everything first. A restore must do as much as it can:
 if one path can't be restored, the others are. It must work on a disk that the run has filled, where new files must be
-removed before old ones have room; in a project whose top directory we can't write to; and on file systems that can't
-exchange files.
+removed before there is room for the old ones; in a project whose top directory we can't write to; and on file systems
+that can't exchange files.
 
-What appeared since is removed, with one exception: a file or directory that is older than the checkpoint was not made
-by the run but moved here from elsewhere, and this may be the only copy. It stays, and is reported.
+New files and directories are removed, with one exception: what is older than the checkpoint was not made by the run but
+moved here from elsewhere, and may be the only copy. It stays, and is reported.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     root: int
     """The inode of the project itself."""
     removals: tuple[Step, ...] = ()
-    """Paths that are new, or in the way. The contents of a directory before the directory."""
+    """Paths that are new or in the way; the contents of a directory before the directory."""
     repairs: tuple[Step, ...] = ()
-    """Paths that are gone or changed. A directory before its contents."""
+    """Paths that are gone or changed; a directory before its contents."""
     returns: tuple[Step, ...] = ()
-    """Files that were only moved, and of which there is no copy."""
+    """Paths that the run has moved and that the checkpoint has no copy of: they are moved back."""
     directories: tuple[str, ...] = ()
     """Directories whose modes and times are set at the end."""
     different: tuple[str, ...] = ()
@@ -65,16 +65,16 @@ class Restored(msgspec.Struct, frozen=True, kw_only=True):
     paths: tuple[str, ...] = ()
     """The paths that were different and are restored."""
     failed: dict[str, str] = {}
-    """Path → why it could not be restored. Once the cause is gone, another restore does it."""
+    """Path → why it could not be restored. Once the cause is removed, it can be tried again."""
     left: dict[str, str] = {}
     """Path → why it stays different: it was not kept, or the run moved it here from elsewhere."""
 
 
 class WritableTree(ProjectTree):
-    """A project whose directories are made accessible as they are used: if we own one but lack rights, we add them.
-    Their modes are set again at the end: see `Plan.directories`.
+    """A project whose directories are made accessible when they are used: if we own one but lack rights, we add them.
+    The old modes are set again at the end (see `Plan.directories`).
 
-    Directories that were inaccessible when the snapshot was made stay so: their content is unknown.
+    Directories that were inaccessible when the snapshot was made stay so, because their content isn't known.
     """
 
     def __init__(self, path: str, descriptor: int, snapshot: Snapshot) -> None:
@@ -95,7 +95,7 @@ class WritableTree(ProjectTree):
         with closing(pin):
             about = os.fstat(pin)
             if about.st_uid == os.geteuid() and about.st_mode & self.rights != self.rights:
-                # The pinned inode itself, not whatever has its name by now.
+                # Through the descriptor, because something else may have this name by now.
                 os.chmod(f"/proc/self/fd/{pin}", stat.S_IMODE(about.st_mode) | 0o700)
 
 
@@ -105,7 +105,7 @@ def make_plan(comparison: Comparison) -> tuple[Plan, Restored]:
     failed: dict[str, str] = {}
     left: dict[str, str] = {}
     for path, error in different.closed.items():
-        # a tree too deep to be recorded can still be removed
+        # A tree that was too deep to be recorded can still be removed.
         if error.errno != errno.ENAMETOOLONG or path in comparison.then:
             failed[path] = reason(error)
     planner = _Planner(comparison, left)
@@ -222,7 +222,7 @@ class Restorer:
     def run(self) -> Restored:
         plan = self._plan
         for folder in dict.fromkeys(step.path.rpartition("/")[0] for step in plan.repairs):
-            # left by an attempt that was killed; if there is no such directory, nothing was left
+            # An attempt that was killed may have left a temporary file, unless the directory doesn't exist.
             with suppress(OSError):
                 self._sweep(folder)
         full = [step for step in plan.removals if not self._try(step.path, self._remove, step)]
@@ -293,7 +293,7 @@ class Restorer:
             self._replace(item, lambda name, directory: os.symlink(item.target, name, dir_fd=directory))
         elif first != item.path:
             self._link(item, first, now)
-        # More links than before: one is outside, and could still be used to write to the file.
+        # If it has more links than before, one of them may be elsewhere, and could be used to write to the file.
         elif same and now is not None and now.st_ino == item.inode and now.st_nlink <= item.links:
             self._repair_metadata(item)
         else:
@@ -344,13 +344,13 @@ class Restorer:
             os.fsync(number)
 
     def _set_metadata(self, number: int, item: Item) -> None:
-        """Set everything but the content. The owner first: setting it clears mode bits."""
+        """Set owner, attributes, mode and time. The owner comes first: setting it clears mode bits."""
         now = os.fstat(number)
         if (now.st_uid, now.st_gid) != (item.user, item.group):
             try:
                 os.fchown(number, item.user, item.group)
             except PermissionError:
-                self._left[item.path] = f"it is as it was, but for user {item.user} and group {item.group}: not ours"
+                self._left[item.path] = f"it is restored, but we can't give it to user {item.user}, group {item.group}"
         has = attributes(number)
         for name in has.keys() - item.attributes.keys():
             os.removexattr(number, name)

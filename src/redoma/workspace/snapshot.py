@@ -1,14 +1,13 @@
-"""The state of a project: a list of everything in it and the contents of its files, in two files of the state
-directory; and comparing it with the project later.
+"""Records the state of a project, and compares the project with it later.
 
-The list has the stat data of each path. A file whose size, times, inode and mode are the same later has not been
-written to: a file's `ctime` can't be set without changing the clock. That is used only where it holds (see
-`Snapshot.trusts_times`); otherwise contents are compared.
+The state is kept in two files: a list of everything in the project, and the contents of its files. The list has the
+stat data of each path. A file whose size, times, inode and mode are the same later has not been written to, because its
+`ctime` can't be set without changing the clock. Where that isn't certain (see `Snapshot.trusts_times`), contents are
+compared.
 
-The contents are in one file, since creating ten thousand files is most of the cost of copying them. Each content begins
-at a multiple of the block size, at the offset given in the list, with its holes; so a file system that can share blocks
-between files (Btrfs, XFS) copies nothing. They are never hard links to the originals: writing to one would change the
-other.
+All contents are in one file, because copying ten thousand files takes most of its time to create them. Each content
+begins at a multiple of the block size and keeps its holes, so that a file system that can share blocks between files
+(Btrfs, XFS) copies nothing. Hard links to the originals would not do: writing to one name would change the copy.
 """
 
 from __future__ import annotations
@@ -36,23 +35,23 @@ from .tree import BENEATH, Kind, Tree, kind_of, odd_name, parents
 
 _BLOCK = 4096
 _FICLONERANGE = 0x4020940D
-RACY = 2 * 10**9  # ns: the coarsest timestamps of file systems
+RACY = 2 * 10**9  # ns; the coarsest resolution of timestamps among file systems
 _CLOCK_REALTIME_COARSE = 5  # the clock for file timestamps; it advances every 1 to 10 ms
 _MAX_COMPARED = 4 * 1024 * MiB
-"""Bytes of the largest file whose content is compared. A larger one, mostly holes, may take hours to read: it counts as
-changed if any stat data differs.
+"""Maximum size in bytes of a file whose content is compared. A larger one, mostly holes, may take hours to read, so its
+content counts as changed unless its times show that it isn't.
 """
 
 
 class Bounds(msgspec.Struct, frozen=True, kw_only=True):
-    """How much a checkpoint may keep. What a file system can share instead of copying is free."""
+    """How much a checkpoint may keep. Contents that the file system shares instead of copying don't count as bytes."""
 
     max_files: int = 100_000
-    """Files, directories and links. A project with more is refused."""
+    """Maximum number of files, directories and links. A project with more is refused."""
     max_copied: int = 1024 * MiB
-    """Bytes of all contents. A project with more is refused."""
+    """Maximum number of bytes of all contents. A project with more is refused."""
     max_file: int = 256 * MiB
-    """Bytes of one file. A larger one is not kept, and the checkpoint reports that."""
+    """Maximum number of bytes of one file. The content of a larger one is not kept, and `Checkpoint.left` says so."""
 
 
 class Item(msgspec.Struct, frozen=True, array_like=True):
@@ -70,7 +69,7 @@ class Item(msgspec.Struct, frozen=True, array_like=True):
     inode: int
     links: int
     at: int = -1
-    """The offset of its content."""
+    """The offset of its content in the file of contents; -1 if it has none there."""
     target: str = ""
     attributes: dict[str, bytes] = {}
     unkept: str = ""
@@ -107,8 +106,8 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     project: str
     begun: int
     taken: int
-    """When it was taken, in ns since the epoch, by the clock for file timestamps. Files that existed before are older
-    than `taken`, and those that a run creates are not.
+    """When taking it began and ended, in ns since the epoch, by the clock for file timestamps. Files that existed
+    before are older than `taken`, and those that a run creates are not.
     """
     scope: tuple[str, ...]
     """The paths that it covers; one empty path for everything."""
@@ -122,8 +121,9 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     def trusts_times(self, item: Item) -> bool:
         """Return whether an unchanged `ctime` means an unchanged file.
 
-        Not on tmpfs, where writing through a mapping that was read first leaves the times unchanged, and not on unknown
-        file systems. And not if it was changed just before we looked: a change within the same tick has the same time.
+        It doesn't on tmpfs, where writing through a mapping that was read first leaves the times unchanged, and may not
+        on unknown file systems. Nor does it if the file was changed just before the snapshot: another change within the
+        same tick has the same time.
         """
         return self.reliable_times and item.changed < self.begun - RACY
 
@@ -133,7 +133,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProjectTree(Tree):
-    """A project without anything that is mounted in it: a checkpoint can't know to whom those files belong."""
+    """A project without anything that is mounted in it: a checkpoint can't know who else uses those files."""
 
     resolve = BENEATH | linux.RESOLVE_NO_XDEV
 
@@ -150,8 +150,8 @@ OnError = Callable[[str, OSError], None]
 
 
 def walk(tree: ProjectTree, scope: tuple[str, ...], skipped: tuple[str, ...], on_error: OnError) -> Iterator[Found]:
-    """Yield everything below the paths in `scope`, a directory before its contents, without the paths in `skipped`;
-    also the directories that lead to a scope. `on_error` is called for what can't be read.
+    """Yield the paths in `scope`, everything below them and the directories that they are in; a directory before its
+    contents. Leaves out the paths in `skipped`. `on_error` is called for what can't be read.
     """
     device = os.fstat(tree.fd).st_dev
     seen: set[str] = set()
@@ -233,8 +233,8 @@ class Contents:
 def record(
     tree: ProjectTree, contents: Contents, bounds: Bounds, scope: tuple[str, ...], skipped: tuple[str, ...]
 ) -> Snapshot:
-    """Take a snapshot: list everything, then add all contents. Raises `TooLarge`, and `BackendError` if the disk is
-    full.
+    """Take a snapshot: list everything, then add all contents to `contents`. Raises `TooLarge`, and `BackendError` if
+    the disk is full.
     """
     begun = _tick()
     closed: dict[str, str] = {}
@@ -251,8 +251,8 @@ def record(
         msgspec.structs.replace(item, unkept=closed[item.path]) if item.path in closed else taker.complete(item)
         for item in items
     )
-    ended = time.time_ns()  # newer kernels also use this clock for timestamps, but never a later time
-    # wait for the next tick; earlier than `begun` means that the clock was set back
+    ended = time.time_ns()  # newer kernels may use this finer clock for timestamps, so none is later than this
+    # Wait for the next tick. A time before `begun` means that the clock was set back.
     while begun <= (taken := _tick()) <= ended:
         time.sleep(0.001)
     return Snapshot(
@@ -273,7 +273,7 @@ def _tick() -> int:
 
 
 def _weight(about: os.stat_result) -> int:
-    """Return the bytes that are not holes."""
+    """Return the number of bytes that are not holes."""
     return min(about.st_size, about.st_blocks * 512)
 
 
@@ -351,7 +351,7 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
     before: Item | None = None
     after: os.stat_result | None = None
     shown: bool = True
-    """Whether more than its times or its inode differ."""
+    """Whether more than its times or its inode differ, so that a person should see it."""
 
 
 class Differences(msgspec.Struct, frozen=True, kw_only=True):
@@ -362,7 +362,7 @@ class Differences(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Comparison:
-    """Compares a snapshot with its project. Only reads."""
+    """Compares a snapshot with its project. Changes nothing."""
 
     def __init__(self, tree: ProjectTree, snapshot: Snapshot, contents: Contents) -> None:
         self.tree, self.snapshot, self.contents = tree, snapshot, contents

@@ -6,17 +6,17 @@
 3. From then on there are only renames between the stage and the project: a new file is moved out of the stage, a
    removed one into it, and a replaced one is exchanged with its replacement.
 
-So no file is ever half written or missing. The content of the stage shows which steps were done. Going back means the
-same renames in reverse, which restores the very files that were there.
+So no file is ever half written or missing. The content of the stage shows which steps were done. Going back means doing
+the same renames in reverse, which puts back the original files themselves, not copies.
 
     preparing ──▶ committed ──▶ done
         │             └──▶ returning ──▶ returned
         └──▶ (nothing was moved)
 
-Recovery after a crash: before `committed` nothing in the project has changed, except for modes of our own files that
+Recovery after a crash: before `committed`, nothing in the project has changed except the modes of our own files that
 had to be made accessible, so recovery goes back. After it, everything needed is in the stage, so recovery goes forward,
 or back if another program has changed a path. `returning` never becomes `committed` again. `done` and `returned` are
-written before the stage is cleared, since an empty stage no longer shows which steps were done.
+written before the stage is cleared, because an empty stage no longer shows which steps were done.
 
 After each rename, the file that came out of the project is compared with the one that was seen before. If another
 program changed it at the last moment, that version is put back and the transaction is undone. The kernel resolves each
@@ -48,6 +48,7 @@ RUN_AGAIN = "look at what is there now, and run it again"
 _NO_WAY = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 """The kernel's errors if a directory in the path is gone, or is not a directory."""
 _IN_THE_WAY = (*_NO_WAY, errno.EEXIST, errno.EXDEV)
+"""The errors of a rename if another program has changed something at the path."""
 _DONE = {"apply": "applied", "undo": "undone"}
 
 Modes = dict[str, tuple[int, Identity | None]]
@@ -120,7 +121,7 @@ class Transaction:
         self._clean()
 
     def resume(self) -> None:
-        """Go on, or back, from where a crash interrupted it. Afterwards the phase says which."""
+        """Finish the work after a crash, or take it back. Afterwards `journal.phase` says which was done."""
         if "." in self.journal.opened:
             self._chmod(".", self.journal.opened["."] | 0o700)
         self._find_stage()
@@ -186,7 +187,7 @@ class Transaction:
     def _open_what_is_shut(self) -> None:
         """Add the rights to enter our directories and read our files. Their modes are written to the journal first.
 
-        The run could do the same, since it is the owner. Root needs none of it.
+        This gives nothing away: the run could do the same, since it has the same owner. Root needs no such rights.
         """
         if os.geteuid() == 0:
             return
@@ -198,6 +199,7 @@ class Transaction:
             journal.crash_point("opened")
 
     def _shut(self, paths: Iterable[str]) -> dict[str, int]:
+        """Return the paths that we own but can't access, with their modes."""
         shut = {}
         for path in paths:
             about = os.fstat(self._tree.fd) if path == "." else self._stat(path)
@@ -254,7 +256,9 @@ class Transaction:
         return _difference(step.before, version)
 
     def _check_directory(self, path: str) -> None:
-        """Raise `OSError` unless it is a directory on the same mount, without links in its path: renames need that."""
+        """Raise `OSError` unless this is a directory on the same mount, without links in its path: renames need that.
+        A directory that the plan itself will make isn't checked.
+        """
         holder = self._by_path.get(path)
         if holder is None or is_directory(holder.before):
             resolve = BENEATH | linux.RESOLVE_NO_XDEV
@@ -279,6 +283,7 @@ class Transaction:
     # --- new content, and backups of old content ---
 
     def _make_stage(self) -> None:
+        """Create the stage. Raises `WorkspaceError` if the file system can't exchange two files."""
         os.mkdir(self.journal.stage, 0o700, dir_fd=self._tree.fd)
         self._find_stage()
         os.fchmod(self._stage, 0o700)  # without a set-group-id bit inherited from the project
@@ -300,6 +305,7 @@ class Transaction:
             os.unlink("2", dir_fd=self._stage)
 
     def _find_stage(self) -> None:
+        """Open the stage, if there is one. Raises `WorkspaceError` if it isn't the one that we made."""
         try:
             resolve = BENEATH | linux.RESOLVE_NO_XDEV
             stage = linux.openat2(self._tree.fd, self.journal.stage, os.O_RDONLY | os.O_DIRECTORY, resolve=resolve)
@@ -417,6 +423,7 @@ class Transaction:
         self._write_down(phase="done")
 
     def _is_done(self, number: int, step: Step) -> bool:
+        """Return whether a step was done, judging by what is in the stage."""
         about = _stat(str(number), self._stage)
         match step.kind:
             case "add":
@@ -510,7 +517,7 @@ class Transaction:
         return {path: (mode, None) for path, mode in self.journal.opened.items() if path != "."}
 
     def _reopen(self) -> None:
-        """Make accessible again what a crash may have left inaccessible. Root needs none of it."""
+        """Make accessible again what a crash may have left inaccessible. Root needs no such rights."""
         if os.geteuid() == 0:
             return
         modes = self._modes() if self.journal.phase != "preparing" else {}
@@ -522,7 +529,7 @@ class Transaction:
     # --- going back ---
 
     def _take_back(self) -> None:
-        """Put back exactly what was there, except where another program has put something."""
+        """Put back exactly what was there, except where another program has put something else."""
         moved = self.journal.phase != "preparing"
         if moved:
             self._write_down(phase="returning")
@@ -645,4 +652,4 @@ def _difference(before: Version | None, now: Version | None) -> str:
         return f"it is a {now.kind} now"
     if msgspec.structs.replace(before, mode=now.mode) == now:
         return f"its mode is {now.mode:04o} now"
-    return "it leads elsewhere now" if now.kind == "symlink" else "its content is another now"
+    return "it leads elsewhere now" if now.kind == "symlink" else "its content has changed"

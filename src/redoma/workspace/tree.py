@@ -1,7 +1,8 @@
 """A directory, and paths below it that can't lead out of it.
 
-Paths are relative, with `/` between names. The kernel resolves them (`openat2`) and refuses symbolic links and escapes
-in every part. So the last name is only ever used together with a descriptor of the directory that contains it.
+Paths are relative, with `/` between names. The kernel resolves the directories in them (`openat2`), and refuses
+symbolic links and paths that lead out. The last name is only ever used together with a descriptor of the directory that
+contains it.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class Tree:
     """How the kernel resolves paths."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        """`path` itself may lead through links: the caller means what it leads to."""
+        """Open a directory. Links in `path` itself are followed. Raises `WorkspaceError` if it can't be opened."""
         self.path = os.path.realpath(path)
         try:
             self.fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -103,12 +104,14 @@ class Tree:
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
-            if error.errno in (errno.ELOOP, errno.EXDEV):  # a link in the path: so there is no such path here
+            if error.errno in (errno.ELOOP, errno.EXDEV):  # the path leads through a link, so it isn't in this tree
                 return None
             raise
 
     def version(self, path: str) -> Version | None:
-        """Return what is at a path; reads all of a file. None if nothing is. Raises `NotRegular` for odd files."""
+        """Return what is at a path; None if nothing is there. Reads a file completely. Raises `NotRegular` for devices,
+        pipes and sockets.
+        """
         about = self.stat(path)
         if about is None:
             return None

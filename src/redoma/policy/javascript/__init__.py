@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from tree_sitter import Node, Parser
 
 TRAITS = {
-    "javascript.syntax-error": "it doesn't parse as JavaScript, or Node reads it otherwise than it is read here",
+    "javascript.syntax-error": "it doesn't parse as JavaScript, or Node may read it differently",
     "javascript.dynamic-command": "it starts a command that can't be known beforehand",
     "javascript.dynamic-import": "it imports a module by a name that can't be known",
     "javascript.dynamic-member": "it hands a sensitive module around, or picks a member by a name that can't be known",
@@ -47,7 +47,7 @@ TRAITS = {
 """Traits of JavaScript; those of all languages are in `python.TRAITS`."""
 
 _LINE_END = lazy_pattern(r"(?<!\\)(?:\\\\)*[\n\r]")
-"""A line end in a string: an error unless there is a backslash before it."""
+"""A line end in a string without a backslash before it, which is an error."""
 _COMMENT_MARK = lazy_pattern(r"<!--|-->")
 _TEXTS = frozenset(
     {"string", "string_fragment", "escape_sequence", "comment", "regex", "regex_pattern", "template_string"}
@@ -128,9 +128,9 @@ class _Reader:
                     yield Trait(name="javascript.syntax-error", **self.place(node))
 
     def ambiguous(self) -> Iterator[Fact]:
-        """Yield a fact if Node may read as a comment what is read here as code: in a script, but not in a module,
-        `<!--` begins a comment, and so does `-->` at the beginning of a line. Only the first of these is reported: up
-        to it, both readings agree on what is inside a string."""
+        """Yield a fact if Node may read as a comment what the parser reads as code: in a script, but not in a module,
+        `<!--` begins a comment, and so does `-->` at the beginning of a line. Only the first one is reported: after it,
+        the two readings may disagree on what is inside a string."""
         for found in _COMMENT_MARK.finditer(self.data.decode()):
             at = len(found.string[: found.start()].encode())
             node = self.tree.root_node.descendant_for_byte_range(at, at + 1)
@@ -177,11 +177,12 @@ class _Reader:
         return any(name.endswith(f".{UNKNOWN}") and name[:-2] in calls.SENSITIVE for name in meanings)
 
     def is_own(self, node: Node) -> bool:
-        """Return whether an object is `this` or an alias of it: it may be the program's own, not the global object."""
+        """Return whether an expression is `this` or an alias of it: that may be an object of the program, not the
+        global object."""
         return "this" in self.names.meanings(node)
 
     def only_looked_at(self, node: Node, around: Node) -> bool:
-        """Return whether a name is only compared, asked for its type, or passed to a call that is followed."""
+        """Return whether an expression is only compared, tested for its type, or passed to a call that is followed."""
         if around.type == "arguments":
             return self.is_followed(around)
         if around.type not in ("unary_expression", "binary_expression"):
@@ -190,8 +191,8 @@ class _Reader:
         return operator is not None and operator.type in _LOOKS
 
     def is_handed_on(self, node: Node) -> bool:
-        """Return whether a module is passed to where it can't be followed: into a call, an object or a list, or out of
-        a function. Aliases are followed, and so is `x = x || require("fs")`."""
+        """Return whether a module is passed on to where it can't be followed: to a call, into an object or a list, or
+        out of a function. Aliases are followed, and so is `x = x || require("fs")`."""
         around = self.parents.get(node.id)
         while around is not None and around.type in _SAME:
             if around.type == "expression_statement":
@@ -240,6 +241,7 @@ class _Reader:
             yield Trait(name="javascript.dynamic-member", **place)
 
     def imported(self, name: str | None, place: Place) -> Iterator[Fact]:
+        """Yield the import of a module; a trait if its name isn't known, nothing if it is empty."""
         if name is None or UNKNOWN in name:
             yield Trait(name="javascript.dynamic-import", **place)
         elif name:
@@ -283,8 +285,8 @@ class _Reader:
     # --- files ---
 
     def written_by(self, name: str, given: list[Node], place: Place) -> Iterator[Fact]:
-        """Yield file operations on known paths, each as a command; where there is a shell command that does the same
-        (rm, ln), as that command."""
+        """Yield each file operation on a known path as a command: as `rm` or `ln` if one of these does the same,
+        otherwise under the name of the function."""
         texts = [self.names.text(each) for each in given[:2]]
         if name in calls.REMOVERS:
             whole = len(given) > 1 and given[1].type == "object" and "recursive" in text_of(given[1])
@@ -313,8 +315,8 @@ def _script_facts(script: str, depth: int) -> list[Fact]:
 
 
 def _function_of(meaning: str) -> str:
-    """Return the name of the called function. The `constructor` of a function is `Function`, which compiles a text;
-    that of `this` is a class."""
+    """Return the name of the called function. `x.constructor` counts as `Function`, which compiles texts, because `x`
+    may be a function; the `constructor` of `this` or `super` is a class."""
     if meaning.endswith(".constructor") and meaning not in ("this.constructor", "super.constructor"):
         return "Function"
     return meaning
@@ -326,7 +328,7 @@ def _is(around: Node, field: str, node: Node) -> bool:
 
 
 def _is_target(node: Node, around: Node) -> bool:
-    """Return whether a name is bound or set here, and not read."""
+    """Return whether a name is bound or assigned to in the node `around`, and not read."""
     if around.type == "variable_declarator":
         return _is(around, "name", node)
     if around.type in ("assignment_expression", "for_in_statement"):

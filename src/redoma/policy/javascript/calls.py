@@ -1,4 +1,4 @@
-"""Functions of Node's library and names of the language that the reader of JavaScript knows."""
+"""Tables of the JavaScript names that the reader knows: functions of Node's library, modules and globals."""
 
 from __future__ import annotations
 
@@ -24,10 +24,11 @@ SENSITIVE = GLOBAL_OBJECTS | names("""
 """Modules and objects that must not be passed on: their functions could then be called by any name."""
 
 IMPORTERS = ("require", "_load", "getBuiltinModule", "binding", "_linkedBinding")
-"""Last parts of the names of functions that return a module, given its name."""
+"""Last parts of the names of functions that take a module's name and return the module."""
 
 CODE_CALLS = names("eval Function vm.runInThisContext vm.runInNewContext vm.runInContext vm.Script vm.compileFunction")
-"""Functions that run texts as code; for `Function` and `vm.compileFunction`, the texts are parameters and a body."""
+"""Functions that run or compile their texts as code. Those of `Function` and `vm.compileFunction` are parameters and a
+body."""
 
 SHELL_CALLS = names("child_process.exec child_process.execSync")
 ARGV_CALLS = names("""
@@ -36,7 +37,7 @@ ARGV_CALLS = names("""
 STARTS = SHELL_CALLS | ARGV_CALLS | names("child_process.fork")
 
 PASSING = names("util.promisify util.callbackify util.deprecate Object.freeze Promise.resolve structuredClone")
-"""Functions that return their first argument, or something that does the same."""
+"""Functions that return their first argument, or an equivalent of it."""
 
 REMOVERS = names("fs.rm fs.rmdir fs.unlink")
 WRITERS: dict[str, tuple[int, ...]] = {

@@ -1,7 +1,7 @@
 """Resolve the names and the constant strings of a JavaScript program.
 
-A name stands for all values that are assigned to it in any scope. So scopes needn't be tracked, and a value that is
-hidden in an inner scope is found, too.
+A name stands for all values that are assigned to it in any scope, so scopes aren't tracked, and no value is missed
+because it is in another scope.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ _JOINERS = frozenset({"path.join", "path.resolve", "path.posix.join", "path.posi
 
 
 def text_of(node: Node) -> str:
+    """Return the source text of a node."""
     return (node.text or b"").decode("utf-8", "replace")
 
 
@@ -60,6 +61,7 @@ def named(node: Node) -> list[Node]:
 
 
 def arguments_of(call: Node) -> list[Node]:
+    """Return the arguments of a call; for a tagged template, the template."""
     given = call.child_by_field_name("arguments")
     if given is None:
         return []
@@ -67,19 +69,27 @@ def arguments_of(call: Node) -> list[Node]:
 
 
 class Names:
-    """The bindings of one program. `exhausted`: whether a limit was reached, so that not every name is resolved."""
+    """What the names of one program stand for, collected from all its nodes.
+
+    `exhausted`: whether a limit was reached, so that not every name is resolved.
+    """
 
     def __init__(self, nodes: Sequence[Node], parents: Mapping[int, Node]) -> None:
         self.exhausted = False
         self._parents = parents
         self._work = _MAX_WORK
         self._values: dict[str, list[tuple[Node | None, tuple[str, ...]]]] = {}
-        """By name: the values assigned to it (None if unknown), each with the members that a pattern takes from it."""
+        """By name: the values assigned to it (None if unknown). With each, the path of the member that is assigned, for
+        a pattern: after `const {a: {b}} = c`, `b` has the value c and the path ("a", "b")."""
         self._found: dict[int, tuple[str, ...]] = {}
+        """Cached results of `meanings`, by the id of the node."""
         self._named: dict[str, tuple[str, ...]] = {}
+        """Cached results of `_of_name`."""
         self._open: set[int] = set()
+        """The ids of the nodes that are being resolved."""
         self._cuts = 0
-        """How often a meaning was left unknown, because of a cycle or a limit. Such results aren't cached."""
+        """How often a meaning was left unknown because of a cycle or a limit. Results that depend on one aren't cached,
+        except at the outermost call."""
         for node in nodes:
             self._note(node)
 
@@ -153,10 +163,11 @@ class Names:
                         self._bind(one.child_by_field_name("alias") or name, source, own)
 
     def is_bound(self, name: str) -> bool:
+        """Return whether the program binds a name."""
         return name in self._values
 
     def key(self, node: Node) -> str:
-        """Return the name of a member; UNKNOWN if it isn't known."""
+        """Return the name of a member, given the node that names it; UNKNOWN if it isn't known."""
         if node.type in ("property_identifier", "private_property_identifier", "shorthand_property_identifier"):
             return unescaped(text_of(node))
         if node.type == "computed_property_name":
@@ -169,8 +180,8 @@ class Names:
     # --- what it means ---
 
     def meanings(self, node: Node) -> tuple[str, ...]:
-        """Return what an expression may stand for: dotted names of modules and globals, with all aliases resolved. The
-        result of a call has the name with `()`; what can't be followed is UNKNOWN."""
+        """Return what an expression may stand for: dotted names of modules and globals, with aliases resolved. The
+        result of a call has the name of the function with `()`; UNKNOWN is what can't be followed."""
         known = self._found.get(node.id)
         if known is not None:
             return known
@@ -217,13 +228,13 @@ class Names:
                 maker = node.child_by_field_name("constructor")
                 yield from (f"{name}()" for name in (self.meanings(maker) if maker is not None else (UNKNOWN,)))
             case "assignment_expression":
-                yield from self._both(node, "right")
+                yield from self._of_fields(node, "right")
             case "ternary_expression":
-                yield from self._both(node, "consequence", "alternative")
+                yield from self._of_fields(node, "consequence", "alternative")
             case "binary_expression":
                 operator = node.child_by_field_name("operator")
                 if operator is not None and operator.type in ("||", "&&", "??"):
-                    yield from self._both(node, "left", "right")
+                    yield from self._of_fields(node, "left", "right")
                 else:
                     yield UNKNOWN
             case "sequence_expression":
@@ -233,7 +244,7 @@ class Names:
             case _:
                 yield UNKNOWN
 
-    def _both(self, node: Node, *fields: str) -> Iterator[str]:
+    def _of_fields(self, node: Node, *fields: str) -> Iterator[str]:
         for field in fields:
             child = node.child_by_field_name(field)
             if child is not None:
@@ -362,7 +373,7 @@ class Names:
 
 
 def joined(owner: str, member: str) -> str:
-    """Return the name of a member: `globalThis.x` is x, the default export is the module, `f.call` is f."""
+    """Return the name of a member of `owner`: `globalThis.x` is x, a default export is its module, `f.call` is f."""
     if owner == "globalThis" and member != UNKNOWN:
         return "globalThis" if member in calls.GLOBAL_OBJECTS else member
     if member == "default" or (member in ("call", "apply") and owner != UNKNOWN):
@@ -373,6 +384,6 @@ def joined(owner: str, member: str) -> str:
 
 
 def module_name(text: str) -> str:
-    """Return the plain name of a module: `node:fs/promises` has the functions of `fs`."""
+    """Return the plain name of a module, without `node:`; that of `fs/promises` is `fs`."""
     name = text.removeprefix("node:")
     return "fs" if name == "fs/promises" else name

@@ -80,12 +80,13 @@ _MEMORY = ("", ":memory:", "sqlite://", "sqlite:///:memory:", "duckdb:///:memory
 _ADDRESS = lazy_pattern(r"(?!file:)[a-zA-Z][a-zA-Z0-9+.-]*://")
 
 _MAX_ARGUMENTS = 50
-"""Maximum number of the program's arguments and variables that are tried in place of an unknown path."""
+"""Maximum number of the program's arguments and variables that are tried in place of an unknown part of a path."""
 
 _TELLING = frozenset(
     {ast.Import, ast.ImportFrom, ast.Call, ast.Assign, ast.Compare, ast.Attribute, ast.Subscript, ast.Name}
     | {ast.MatchClass, ast.ClassDef, ast.AugAssign}
 )
+"""The classes of nodes that facts are read from. Checking the class first is faster than the `match` in `read`."""
 
 
 def facts(
@@ -133,7 +134,7 @@ def facts(
 
 
 def _ended_processes(facts: Sequence[Fact]) -> list[Trait]:
-    """Return a trait for each call that may end a process, on any object, if the program imports psutil:
+    """If the program imports psutil, return a trait for each call that may end a process, such as `kill` on any object:
     `for p in psutil.process_iter(): p.kill()`."""
     if not any(isinstance(fact, Import) and fact.name.partition(".")[0] == "psutil" for fact in facts):
         return []
@@ -241,7 +242,8 @@ class _Reader:
                         yield Attribute(name=f"{UNKNOWN}.{attribute}", **self.place(node))
 
     def tells(self, node: ast.Name) -> bool:
-        """Return whether to report that a name is read. Local names aren't reported, except aliases to follow."""
+        """Return whether to report that a name is read. Local names aren't reported, except aliases of something in
+        `calls.FOLLOWED`."""
         name = node.id
         if not self.names.is_local(name):
             return True
@@ -272,13 +274,14 @@ class _Reader:
                         yield from self.file_command("rm", calls.REMOVERS[meaning], path, place)
 
     def changed(self, node: ast.expr) -> Iterator[Fact]:
-        """Yield a fact if the target of an assignment or deletion decides which files later calls and imports run."""
+        """Yield a fact if the program changes a value, such as `sys.path`, that determines which files later calls and
+        imports run. `node`: what is assigned to or deleted; for an item, its table."""
         if any(map(calls.STEERING.match, self.names.meanings(node))):
             yield Unbound(why=_STEERS, **self.place(node))
 
     def only_reads(self, node: ast.expr) -> bool:
-        """Return whether this use of `os.environ` only reads or copies it. True also if it sets an item, because that
-        is reported as a separate fact."""
+        """Return whether this use of `os.environ` only reads or copies it. Also True if it sets an item: that is
+        reported as a separate fact."""
         match around := self.parents.get(node):
             case ast.Subscript() | ast.Compare() | ast.BinOp():
                 return True
@@ -344,7 +347,7 @@ class _Reader:
     def call(self, node: ast.Call) -> Iterator[Fact]:
         """Yield facts of a call, for everything that the called name can stand for."""
         if isinstance(node.func, ast.Lambda):
-            return  # its body and its arguments are read separately
+            return  # `read` also visits its body and its arguments
         place = self.place(node)
         literal = all(isinstance(argument, ast.Constant) for argument in arguments_of(node))
         meanings = self.names.meanings(node.func)
@@ -368,8 +371,8 @@ class _Reader:
             yield from self.sent_by(node, meaning, place)
 
     def note_handed(self, node: ast.Call, callee: str) -> None:
-        """Record the arguments that may be functions, because the callee may call them. Functions that only inspect
-        their arguments don't: `print(os)`, `isinstance(p, Popen)`."""
+        """Record the names and attributes passed to a call: they may be functions that the callee calls. Arguments that
+        the callee only inspects, as in `print(os)` and `isinstance(p, Popen)`, go to `looked_at` instead."""
         if callee in calls.LOOKERS and not self.names.binds(callee):
             self.looked_at.update(node.args)
             return
@@ -380,7 +383,8 @@ class _Reader:
                 self.handed_to[argument] = node
 
     def code_of(self, node: ast.Call, name: str) -> list[str | None]:
-        """Return the texts that a call runs as code; None for one that can't be known."""
+        """Return the texts that a call runs as code, with None for each that isn't known. A function passed to a timer
+        is no text and is left out."""
         given = [self.argument(node, 0, "source", "stmt", "statement")]
         if name in calls.TIMERS:
             given.append(self.argument(node, 1, "setup"))
@@ -393,8 +397,8 @@ class _Reader:
         return codes
 
     def stands_alone(self, code: str, name: str) -> bool:
-        """Return whether the inner code uses no name that the program binds, and binds none that the program could use,
-        so that each can be read separately. `name`: the function that runs the code."""
+        """Return whether inner code can be read separately: it uses no name that the program binds, and binds none that
+        the program could use. `name`: the function that runs the code."""
         if len(code) > self.inner.left:
             return False
         try:
@@ -421,8 +425,8 @@ class _Reader:
                 yield Import(name=module, **place)
 
     def looked_up_by(self, node: ast.Call, name: str, place: Place) -> Iterator[Fact]:
-        """Yield facts of `getattr` and similar functions. With a constant name they read an ordinary attribute; with
-        any other name it may be any attribute."""
+        """Yield facts of `getattr` and similar functions. With a known name they read that attribute; with an unknown
+        name, possibly any attribute."""
         if name == "hasattr" or (name == "getattr" and len(node.args) > 1):
             owner, key = node.args[0], self.names.text(node.args[1]) if len(node.args) > 1 else None
             if key is not None and UNKNOWN not in key:
@@ -439,8 +443,11 @@ class _Reader:
     # --- commands ---
 
     def started_by(self, node: ast.Call, name: str, place: Place) -> Iterator[Fact]:
-        """Yield the commands that a call starts, with their variables. With `cwd=`, their directory counts as unknown,
-        and so do the files that they execute by a relative path."""
+        """Yield the commands that a call starts, and their variables.
+
+        With `cwd=`, the directory of the commands counts as unknown, and so do files that they execute by a relative
+        path. Only the paths that they write are resolved, if the value of `cwd` is known.
+        """
         yield from self.variables(node, name)
         if name in calls.STARTS_COMMANDS and any(keyword.arg is None for keyword in node.keywords):
             yield Unbound(why="with which variables it starts a program is only known when it runs", **place)
@@ -454,6 +461,7 @@ class _Reader:
             yield fact
 
     def commands_of(self, node: ast.Call, name: str, place: Place) -> Iterator[Fact]:
+        """Yield the commands that a call starts, as if it had no `cwd=`."""
         shell = self.wants_shell(node) if name in calls.ARGV_CALLS else name in calls.SHELL_CALLS
         if shell is not False:
             yield Trait(name="python.shell", **place)
@@ -491,7 +499,7 @@ class _Reader:
         return [program, *(rest[1:] if rest is not None else [UNKNOWN])]
 
     def variables(self, node: ast.Call, called: str) -> Iterator[Fact]:
-        """Yield the variables that a command is given: `env={"BASH_ENV": "x.sh"}`."""
+        """Yield the variables that a call sets for the command it starts: `env={"BASH_ENV": "x.sh"}`."""
         tables = [keyword.value for keyword in node.keywords if keyword.arg == "env"]
         if called in calls.ENVIRONMENT_AT:
             at = calls.ENVIRONMENT_AT[called]
@@ -506,7 +514,7 @@ class _Reader:
                 yield Assigned(name=name or UNKNOWN, value=text, **self.place(node))
 
     def argument(self, node: ast.Call, at: int, *keywords: str) -> ast.expr | None:
-        """Return an argument given by its position or by one of its names."""
+        """Return the argument at position `at` or with one of these names; None if there is none or it is `*x`."""
         if len(node.args) > at:
             return node.args[at] if not isinstance(node.args[at], ast.Starred) else None
         return next((keyword.value for keyword in node.keywords if keyword.arg in keywords), None)
@@ -533,7 +541,8 @@ class _Reader:
         yield from self.inner.facts(self.script_reader, quoted(words), place)
 
     def script_reader(self, script: str, depth: int) -> list[Fact]:
-        """Return the facts of a command, with and without the given variables: the program may have changed them."""
+        """Return the facts of a command. If it uses variables, it is read both with the given values and without,
+        because the program may have changed them."""
         from .. import shell
 
         found = shell.facts_of_script(script, depth, args=self.given)
@@ -544,8 +553,8 @@ class _Reader:
     # --- files ---
 
     def written_by(self, node: ast.Call, name: str, place: Place) -> Iterator[Fact]:
-        """Yield file operations on known paths, each as a command; where there is a shell command that does the same
-        (rm, chmod, ln), as that command."""
+        """Yield each file operation on a known path as a command: as `rm`, `chmod` or `ln` if one of these does the
+        same, otherwise under the name of the function."""
         owner = node.func.value if isinstance(node.func, ast.Attribute) else None
         if name in calls.REMOVERS:
             yield from self.file_command("rm", calls.REMOVERS[name], self.argument(node, 0, "path", "name"), place)
@@ -608,17 +617,18 @@ class _Reader:
             yield Trait(name="python.unsafe-load", **place)
 
     def is_safe_loader(self, node: ast.Call) -> bool:
-        """Return whether `yaml.load` uses a safe loader. Without a loader the call fails, so that is safe, too."""
+        """Return whether `yaml.load` uses a safe loader. Also True without a loader, because then the call fails."""
         loader = self.argument(node, 1, "Loader")
         return loader is None or any(name.endswith(calls.SAFE_LOADERS) for name in self.names.meanings(loader))
 
     def may_be_true(self, node: ast.Call, keyword: str, *, at: int) -> bool:
+        """Return whether the argument `keyword`, or the one at position `at`, is anything but a false constant."""
         value = self.argument(node, at, keyword)
         return value is not None and not (isinstance(value, ast.Constant) and not value.value)
 
     def is_statement(self, node: ast.Call, text: str | None) -> bool:
-        """Return whether the text is SQL for a database that isn't in memory. `pool.execute(task)` isn't SQL;
-        `cur.execute(sql)` may be, in a program that opens a connection."""
+        """Return whether the text is, or may be, SQL for a database that isn't in memory. `pool.execute(task)` isn't
+        SQL; `cur.execute(sql)` may be if the program opens a connection."""
         if text is not None and not _SQL.match(text):
             return UNKNOWN in text[:1] and self.has_database
         return not self.in_memory if text is not None else self.has_database
@@ -675,6 +685,8 @@ class _Reader:
         return found
 
     def file_command(self, name: str, args: tuple[str, ...], path: ast.expr | None, place: Place) -> Iterator[Fact]:
+        """Yield the command `name` for each path that an expression may stand for, and a trait if it is `rm` and the
+        path is unknown."""
         text = self.names.text(path) if path is not None else None
         for each in self.paths(path):
             yield Command(name=name, args=(*args, each), writes=(normal(each, None),), via=("python",), **place)
@@ -682,11 +694,12 @@ class _Reader:
             yield Trait(name="python.removes-unknown", **place)
 
     def file_write(self, name: str, path: ast.expr | None, place: Place) -> Iterator[Fact]:
+        """Yield a write by the function `name` for each path that an expression may stand for."""
         for each in self.paths(path):
             yield Command(name=name, args=(), writes=(normal(each, None),), via=("python",), **place)
 
     def linked(self, source: ast.expr | None, link: ast.expr | None, place: Place) -> Iterator[Fact]:
-        """Yield a link as the command `ln`: writing through it writes to its target."""
+        """Yield a new link as the command `ln`, so that writes through it count as writes to its target."""
         for link_path in self.paths(link):
             for source_path in self.paths(source) or [UNKNOWN]:
                 words = ("-s", source_path, link_path)
@@ -694,6 +707,7 @@ class _Reader:
 
 
 def arguments_of(node: ast.Call) -> list[ast.expr]:
+    """Return the positional and keyword arguments of a call."""
     return [*node.args, *(keyword.value for keyword in node.keywords)]
 
 
@@ -707,7 +721,7 @@ def _is_spread(node: ast.Call) -> bool:
 def _attributes_in(template: str) -> set[str]:
     """Return the attributes that the fields of a format template read.
 
-    A key in brackets may contain any character, even a brace, so fields are searched for with and without keys.
+    A key in brackets may contain any character, even a brace, so the template is searched with keys and without them.
     """
     plain = template.replace("{{", "").replace("}}", "")
     fields = [*re.findall(r"\{[^{}]*", plain), *re.findall(r"\{[^{}]*", re.sub(r"\[[^\]]*\]", "", plain))]

@@ -1,4 +1,4 @@
-"""Functions of Python's library that the reader knows, as data: what starts commands, runs text, or touches files."""
+"""Tables of the Python functions that the reader knows: those that start commands, run text, or touch files."""
 
 from __future__ import annotations
 
@@ -34,25 +34,25 @@ ENVIRONMENTS = names("os.environ os.environb posix.environ")
 COPIERS = names("""
     dict list sorted tuple set len iter print repr str copy.copy json.dumps json.dump pprint.pprint pprint.pformat
 """)
-"""Functions that don't change a table that is passed to them."""
+"""Functions that don't change a dictionary that is passed to them."""
 STEERING = lazy_pattern(
     r"(?:os|posix)\.environb?\b|sys\.(?:path|meta_path|path_hooks|path_importer_cache|modules|executable)\b"
     r"|builtins\.|__builtins__\b|(?:.*\.)?__(?:path|import|loader|spec)__\b|importlib\b",
     re.DOTALL,
 )
-"""Names that determine which files are run: setting one of these isn't an ordinary assignment."""
+"""Names that determine which files are run. Setting one of them is reported."""
 IMPORTERS = names("__import__ importlib.import_module importlib.__import__ runpy.run_module")
 
 TELLING_METHODS = (".system", ".popen", ".getoutput", ".check_output", ".check_call", ".Popen")
-"""Methods whose first argument, if it is a known string, is read as a command even if the object is unknown (a module
-from a list, a C library)."""
+"""Methods of any object, such as a C library or a module from a list: if the first argument is a known string, it is
+read as a command."""
 
 TIMERS = names("timeit.timeit timeit.repeat timeit.Timer")
 CODE_CALLS = TIMERS | names("eval exec compile pdb.run cProfile.run cProfile.runctx profile.run profile.runctx")
 SENSITIVE_MODULES = names("os posix subprocess builtins __builtins__ importlib pty ctypes")
 SENSITIVE_TABLES = ("sys.modules[", "__builtins__[", *(f"{module}.__dict__[" for module in SENSITIVE_MODULES))
 SENSITIVE_DICTS = tuple(f"{module}.__dict__" for module in SENSITIVE_MODULES)
-# Functions that only inspect their arguments or replace a member: they take nothing out of a module passed to them.
+# Functions that only inspect their arguments or replace a member: a module passed to them can't be used by others.
 LOOKERS = names("print repr str dir id type help isinstance issubclass")
 PATCHERS = names("""
     monkeypatch.setattr monkeypatch.delattr mocker.patch.object patch.object mock.patch.object
@@ -61,6 +61,7 @@ PATCHERS = names("""
 
 REMOVERS = {"os.remove": (), "os.unlink": (), "os.rmdir": (), "os.removedirs": (), "shutil.rmtree": ("-r", "-f")}
 FOLLOWED = STARTS_COMMANDS | SENSITIVE_MODULES | REMOVERS.keys()
+"""Names whose plain aliases are reported where they are used, not where they are bound."""
 MOVERS = names("os.rename os.renames os.replace shutil.move")
 
 TARGET_KEYWORDS = ("dst", "path", "name", "filename", "file")
@@ -76,7 +77,7 @@ TARGETS: dict[str, tuple[int, tuple[str, ...]]] = {
             os.rename os.replace os.renames shutil.copy shutil.copy2 shutil.copyfile shutil.copytree shutil.move
             torch.save joblib.dump"""),
         (1, ("path", "extract_dir"), "shutil.unpack_archive"),
-        (99, ("filename",), "logging.basicConfig"),
+        (99, ("filename",), "logging.basicConfig"),  # by keyword only
         (0, ("path",), "os.chdir contextlib.chdir"),  # relative paths then start there
         (2, ("dir",), "tempfile.mkdtemp tempfile.mkstemp tempfile.TemporaryDirectory"),
         (6, ("dir",), "tempfile.NamedTemporaryFile tempfile.TemporaryFile"),
@@ -95,6 +96,7 @@ OPENERS = names("""
     open io.open codecs.open io.FileIO gzip.open bz2.open lzma.open tarfile.open zipfile.ZipFile aiofiles.open h5py.File
 """)
 READING_FLAGS = names("os O_RDONLY O_CLOEXEC O_DIRECTORY O_NOFOLLOW O_NONBLOCK O_PATH")
+"""Names in the flags of `os.open` that don't allow writing; `os` because of `os.O_RDONLY`."""
 SAVERS = (".savefig", ".save", ".tofile", ".write_html", ".write_image")
 IN_PLACE = names("fileinput.input fileinput.FileInput")
 
@@ -102,6 +104,7 @@ TABLE_WRITERS = tuple(
     f".to_{kind}" for kind in names("csv json string html latex markdown xml parquet feather orc stata excel hdf")
 )
 TABLE_PATHS = frozenset({"path_or_buf", "path_or_buffer", "path", "buf", "excel_writer", None})
+"""Keywords of `TABLE_WRITERS` for the path; None for `**options`. Without a path, these methods return a string."""
 TABLE_READERS = (
     *(f".read_{kind}" for kind in names("csv json table excel parquet html xml feather fwf")),
     *(".scan_csv", ".scan_parquet", ".urlretrieve"),

@@ -1,4 +1,4 @@
-"""Resolve names and expressions of a Python program, as far as that can be known without running it.
+"""Resolve the names and constant strings of a Python program, as far as possible without running it.
 
 `import os as o; f = o.system` makes `f` stand for "os.system"; `"sys" + "tem"` folds to "system". Scopes and the
 order of statements are ignored: a name stands for everything it is ever bound to, which errs on the safe side.
@@ -23,17 +23,17 @@ from .tree import own_places, position
 
 _BUILTINS = frozenset({*dir(builtins), "__builtins__"})
 _MAX_LINKS = 50
-"""Maximum number of links of a dotted chain that are followed. A chain `a.b().c().d()…` of thousands isn't a name."""
+"""Maximum number of links followed in a chain such as `a.b().c().d()…`. A longer chain has no known base."""
 _MAX_MEANINGS = 16
 _MAX_TEXT = 100_000
 _MAX_NESTING = 60
-"""Maximum depth of expressions that are followed. Deeper ones are unknown."""
+"""Maximum nesting of expressions that are followed. Deeper ones are unknown."""
 _MAX_WORK = 50_000
-"""Maximum number of expressions that are followed in one program: `b = a + a; c = b + b; …` doubles at every step."""
+"""Maximum number of expressions followed in one program: in `b = a + a; c = b + b; …` each line doubles the work."""
 _MAX_STEPS, _MAX_ALL_STEPS = 500, 200_000
 """Maximum number of steps from name to name for one expression, and for the whole program."""
 
-# Most nodes of a tree bind nothing. Checking the class first halves the time that it takes to read a program.
+# Most nodes of a tree bind nothing. Checking the class first halves the time needed to read a program.
 _BINDING = frozenset(
     {ast.Name, ast.Attribute, ast.Subscript, ast.Call, ast.Assign, ast.AnnAssign, ast.NamedExpr, ast.AugAssign, ast.For}
     | {ast.arguments, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom}
@@ -57,7 +57,7 @@ _Span = tuple[tuple[int, int], tuple[int, int]]
 
 
 def _apart(places: Sequence[_Span]) -> list[_Span]:
-    """Return the same places, sorted, with overlapping and adjacent ones joined."""
+    """Return these spans, sorted, with overlapping and adjacent ones joined."""
     apart: list[_Span] = []
     for start, end in sorted(places):
         if apart and start <= apart[-1][1]:
@@ -68,7 +68,7 @@ def _apart(places: Sequence[_Span]) -> list[_Span]:
 
 
 class Names:
-    """The bindings of one program, collected from its nodes, and what follows from them."""
+    """What the names of one program stand for, collected from all its nodes."""
 
     def __init__(self, nodes: Sequence[ast.AST]) -> None:
         self.stars: list[str] = []
@@ -80,21 +80,27 @@ class Names:
         self._no_plain_value: set[str] = set()
         """Names bound other than by assignment, such as by an import or a definition."""
         self._grown: set[str] = set()
+        """Names whose value is extended: `x += …`, `x.append(…)`."""
         self._changed: set[str] = set()
+        """Names whose value is changed in another way, or that are deleted."""
         self._nesting = 0
         self._work = 0
         self._steps = 0
         self._ends: dict[str, tuple[str, ast.expr | None]] = {}
+        """Cached results of `_end`."""
         self._importers: dict[str, bool] = {}
+        """Cached results of `_is_importer`."""
         self._tables = 0
-        """How often the program accesses its own variables as a table, through which any of them can be set."""
+        """How often the program uses its own variables as a dictionary, as in `globals()[x] = y`: that can set any of
+        them."""
         self.exhausted = False
-        """Whether a bound was reached, so that not every name is resolved."""
+        """Whether a limit was reached, so that not every name is resolved."""
         for node in nodes:
             if node.__class__ in _BINDING:
                 self._note(node)
         shadowed = _BUILTINS & self._stores.keys()
         self._own = {name: _apart(places) for name, places in own_places(nodes, shadowed).items()} if shadowed else {}
+        """Built-in names that the program redefines, each with the spans where that certainly holds."""
 
     # -- collecting ---------------------------------------------------------------------------------------------
 
@@ -185,7 +191,7 @@ class Names:
     # -- what a name stands for ----------------------------------------------------------------------------------
 
     def is_local(self, name: str) -> bool:
-        """Whether a name is bound by the program to something of its own, not to an object of a module or of Python."""
+        """Whether the program binds a name that is neither imported nor built in."""
         return name in self._stores and name not in self._imported and name not in _BUILTINS
 
     def is_alias(self, name: str) -> bool:
@@ -209,7 +215,7 @@ class Names:
         return before > 0 and here < places[before - 1][1]
 
     def meanings(self, node: ast.expr) -> list[str]:
-        """Return the dotted names an expression can stand for; they begin with UNKNOWN if its base has no name.
+        """Return the dotted names an expression can stand for; UNKNOWN takes the place of a base that isn't a name.
 
         A built-in name that the program redefines gets "@own" after it, so that no rule takes it for Python's.
         """
@@ -254,8 +260,8 @@ class Names:
         return list(found) or [_plain("".join(self._chain(node)))]
 
     def _end(self, name: str) -> tuple[str, ast.expr | None]:
-        """Return the name at the end of a chain of plain aliases (`b = a; c = b; …`), and the node where it
-        is read (None without aliases). Each link is followed only once for the whole program."""
+        """Return the name at the end of a chain of plain aliases (`b = a; c = b; …`), and the node where that name is
+        read (None if `name` is no alias). Each link is followed only once in the whole program."""
         passed: list[str] = []
         where: ast.expr | None = None
         while name not in self._ends:
@@ -311,8 +317,8 @@ class Names:
         return UNKNOWN, tail
 
     def _looked_up(self, call: ast.Call) -> tuple[str, str] | None:
-        """Return what a call fetches by a constant name: getattr, __import__, `sys.modules.get` …; None for other
-        calls."""
+        """Return what a call fetches by a known name (getattr, __import__, `sys.modules.get` …), split as by `_chain`;
+        None for other calls."""
         match call:
             case ast.Call(func=ast.Name(id="getattr"), args=[owner, key, *_]):
                 return self._member(owner, key)
@@ -358,8 +364,8 @@ class Names:
         return base, f"{tail}.{name}"
 
     def _item(self, owner: ast.expr, key: ast.expr) -> tuple[str, str] | None:
-        """Resolve `sys.modules["os"]`, `globals()["f"]`, `vars(os)["system"]` and `os.__dict__["system"]`; None for
-        others."""
+        """Return what `sys.modules["os"]`, `globals()["f"]`, `vars(os)["system"]` or `os.__dict__["system"]` stands
+        for, split as by `_chain`; None for other items."""
         if isinstance(owner, ast.Call) and isinstance(owner.func, ast.Name) and owner.func.id == "vars" and owner.args:
             return self._member(owner.args[0], key)
         if not isinstance(owner, (ast.Attribute, ast.Call, ast.Name)):
@@ -395,7 +401,8 @@ class Names:
         return folded if folded is None or len(folded) <= _MAX_TEXT else None
 
     def texts(self, node: ast.expr) -> list[str | None]:
-        """Return every string an expression can evaluate to, such as one per iteration of a loop; None if unknown."""
+        """Return every string an expression can evaluate to, with None for each unknown one. A loop variable has one
+        per iteration."""
         values = self._assigned.get(node.id, []) if isinstance(node, ast.Name) else []
         if len(values) < 2 or not isinstance(node, ast.Name):
             return [self.text(node)]
@@ -443,7 +450,7 @@ class Names:
         return None
 
     def _above(self, path: ast.expr, steps: int) -> str | None:
-        """Return the directory this many levels above a path; None if the path is unknown."""
+        """Return the directory `steps` levels above a path; None if the path is unknown."""
         text = self.text(path)
         return None if text is None else text + "/.." * steps
 
@@ -543,7 +550,7 @@ _NAMESPACES = frozenset({("globals", "()"), ("locals", "()"), ("vars", "()")})
 
 
 def module_of(node: ast.ImportFrom) -> str:
-    """Return the module that a `from` import names, with the dots of a relative one."""
+    """Return the module named by a `from … import`, with the leading dots of a relative import."""
     return "." * node.level + (node.module or "")
 
 
@@ -575,7 +582,8 @@ def _split(line: str) -> list[str] | None:
 
 
 def _blanked(template: str | None, mark: str) -> str | None:
-    """Return a template with UNKNOWN for each placeholder; `{{` is one brace of text."""
+    """Return a template with UNKNOWN for each placeholder. `mark`: "%" for `%s`, otherwise `{}`, where `{{` is one
+    brace of text."""
     if template is None:
         return None
     if mark == "%":

@@ -30,18 +30,18 @@ _parsing = threading.Lock()
 _TRIES = 20
 _MAX_CODE = 50_000  # as counted by `_size`; this much takes a third of a second to compile
 MAX_COMPILED = 10_000
-"""Maximum number of characters that are compiled. The time can grow with the square of the length: a pattern of 1500
-names takes half a second, and one of 3000 names two seconds."""
+"""Maximum number of characters that are compiled. Compiling can take quadratic time: a pattern of 1500 names takes half
+a second, one of 3000 names two seconds."""
 
 
 def parse(source: str) -> ast.Module:
-    """Parse without printing warnings, safely beside other threads. Raises what `ast.parse` raises."""
+    """Parse a program without printing warnings; thread-safe. Raises what `ast.parse` raises."""
     return _without_warnings(lambda: ast.parse(source))
 
 
 def must_compile(tree: ast.Module) -> None:
-    """Raise `SyntaxError` for what only the compiler finds, such as a `return` outside a function, and
-    `RecursionError` for code that would take it too long."""
+    """Raise `SyntaxError` for errors that only the compiler finds, such as a `return` outside a function, and
+    `RecursionError` for code that would take too long to compile."""
     if _size([tree], 0) > _MAX_CODE:
         raise RecursionError("the code unfolds to too much")
     # No file name: for a syntax error, the compiler would open that file to quote the line.
@@ -54,15 +54,17 @@ def _without_warnings(read: Callable[[], T]) -> T:
         for _ in range(_TRIES):
             try:
                 return read()
-            except SystemError:  # CPython 3.11 adds up the depth of all threads: another one is parsing, too
+            except SystemError:  # CPython 3.11 adds up the depth of all threads, and another one is parsing, too
                 continue
     raise RecursionError("the interpreter has lost count of the depth of the code")
 
 
 def _size(nodes: Iterable[ast.AST], leaving: int) -> int:
-    """Estimate how much code the compiler generates for the nodes. It copies a `finally` block for each way out of its
-    `try`, so that twenty of them, nested in 784 characters, take three gigabytes and a minute. `leaving`: the cost of
-    one way out."""
+    """Estimate how much code the compiler generates for the nodes.
+
+    It copies a `finally` block for each way out of its `try`: twenty of them, nested in 784 characters of source, take
+    three gigabytes and a minute. `leaving`: the size of the `finally` blocks that a `return` here would pass.
+    """
     total, pending = 0, list(nodes)
     while pending:
         node = pending.pop()
@@ -97,10 +99,10 @@ def all_nodes(tree: ast.Module) -> list[ast.AST]:
 def own_places(nodes: Sequence[ast.AST], names: Collection[str]) -> dict[str, list[tuple[Position, Position]]]:
     """Return the spans of source where each of `names` certainly refers to the program's own object, not to Python's.
 
-    `if 0: from re import compile as exec` must not turn a later `exec(x)` into a harmless `re.compile(x)`: so a
-    binding counts from there on only if it is a top-level statement of the module; a binding in a function counts
-    inside that function. A name that is unbound again, or that a class or a `global` binds, could still be Python's
-    anywhere.
+    After `if 0: from re import compile as exec`, `exec(x)` must not be taken for a harmless `re.compile(x)`. So a
+    binding in the module counts only if it is a top-level statement, from there on. A binding in a function counts
+    inside that function. Names that are deleted, or bound by `except`, by a class body or by `global`, are left out:
+    they may refer to Python's object anywhere.
     """
     doubtful: set[str] = set()
     places: dict[str, list[tuple[Position, Position]]] = {name: [] for name in names}

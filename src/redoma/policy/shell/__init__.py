@@ -2,17 +2,17 @@
 
 How it works:
 - `source` prepares the text by Bash's own lexical rules, and tree-sitter-bash parses it.
-- `reader` walks the tree in the order of the source, with a stack instead of recursion: whoever wrote the script
-  decides how deep it is nested. `words` expands the words of each command with what is known of the variables.
+- `reader` walks the tree in the order of the source, with a stack instead of recursion, because a hostile script may be
+  nested to any depth. `words` expands the words of each command, using the known values of variables.
 - `commands` reports a command and unwraps it: `wrappers` and `interpreters` find what `sudo`, `xargs` or `bash -c`
   run. The commands found are reported and unwrapped in turn; nested code gets a reader of its own, one level deeper.
-- `programs` and `variables` hold what is known of particular programs and variables; `policy/options.py` which options
-  take a value.
-- The values of arguments of the script and of functions are not known where they are used. A command that uses one is
-  reported with the unknown value, and again by `settle`, with the actual arguments, once all calls are known.
+- `programs` and `variables` know particular programs and variables; `policy/options.py` knows which options take a
+  value.
+- Arguments of the script and of functions are not known where they are used. A command that uses one is reported with
+  an unknown value, and again by `settle`, with the actual arguments, once all calls are known.
 
 State: a script is read by one `_Reader`, which is a `Commands` that also has a text and a tree. `Commands` has the
-facts, the variables, the files that were written and standard input; an argument vector needs no more than that.
+facts, the variables, the files that were written and standard input; that is all an argument vector needs.
 
 What the facts promise to the rules:
 - names and arguments are what the program would receive; `~` and `$HOME` are "~";

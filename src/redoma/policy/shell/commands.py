@@ -43,6 +43,7 @@ MAX_WRAPPERS = 25
 MAX_ROUNDS = 3
 """How many times a function that calls itself is followed."""
 MAX_WORK = 3_000_000
+"""The budget of `Work`, in characters."""
 _PIECE, _COMMAND = 1000, 100
 """What a piece of code and a command cost in addition to their characters."""
 
@@ -60,6 +61,7 @@ _KNOWN = frozenset(
 """Every command name that needs special treatment, except interpreters, whose names may include versions."""
 _STDIN_PATHS = frozenset({"-", "/dev/stdin", "/dev/fd/0", "/proc/self/fd/0"})
 _REARRANGE = frozenset({"set", "shift", "trap", "alias"})
+"""Builtins that may renumber the positional arguments, or run a command that does."""
 _READS = frozenset({"read", "mapfile", "readarray", "getopts"})
 _OWN_MEANING = frozenset({"PWD", "OLDPWD", "HOME", "IFS"})
 """Variables that the shell sets itself, or whose meaning is known."""
@@ -132,8 +134,11 @@ class Commands:
         self.unsure = False
         """Whether something may have set any variable at all."""
         self.gave_up = False
+        """Whether it has been reported that some nested code isn't read."""
         self.exported: set[tuple[str, str, Place]] = set()
+        """The name, value and place of each variable that was reported as set for a program."""
         self.pieces = 0
+        """How many pieces of nested code have been read."""
         self.function_name = ""
         """The function whose body is being read; "" outside of functions."""
         self.deferred: dict[str, list[Deferred]] = {"": []}
@@ -141,6 +146,7 @@ class Commands:
         self.called: dict[str, dict[tuple[Word, ...], None]] = {}
         """The arguments of every call, by command name; "" is the script itself."""
         self.settling = False
+        """Whether the deferred commands are being read."""
         self.rearranges = False
         """Whether something may renumber the positional arguments."""
         self.arguments: tuple[Word, ...] = ()
@@ -150,6 +156,7 @@ class Commands:
         self.sums = Sums()
 
     def trait(self, name: str, at: Place) -> None:
+        """Report a trait."""
         line, column, text = at
         self.facts.append(Trait(name=name, line=line, column=column, text=text))
 
@@ -162,6 +169,7 @@ class Commands:
         at: Place,
         written: str = "",
     ) -> None:
+        """Report a command, run in the current directory with the current input. `written`: its name as written."""
         line, column, text = at
         paths = dict.fromkeys([*writes, *[each for path in writes for each in root_paths(path)]]) if writes else ()
         path = written if "/" in written else ""
@@ -181,17 +189,19 @@ class Commands:
         )
 
     def file(self, path: Word, how: str, via: tuple[str, ...], at: Place) -> Executed:
-        """Return the fact that a file would be run, from the current directory."""
+        """Return the fact that a file is run, in the current directory."""
         # The results of a search or a glob may be different files when the command runs.
         known = UNKNOWN if path.found or path.glob else path.text
         line, column, text = at
         return Executed(path=known, directory=self.cwd(), how=how, via=via, line=line, column=column, text=text)
 
     def assigned(self, name: str, value: str, at: Place) -> Assigned:
+        """Return the fact that a variable is set for programs."""
         line, column, text = at
         return Assigned(name=name, value=value, directory=self.cwd(), line=line, column=column, text=text)
 
     def set(self, name: str, values: Sequence[Value]) -> None:
+        """Remember the possible values of a variable, or that they aren't known."""
         if self.constants and name not in self.volatile:
             self.variables.set(name, values)
         elif name != "PWD" and any(word.handed for value in values for word in value):
@@ -200,6 +210,7 @@ class Commands:
             self.variables.forget(name)
 
     def cwd(self) -> str | None:
+        """Return the current directory; None if it isn't known."""
         known = self.variables.values.get("PWD")
         return known[0][0].text if known and len(known) == 1 else None
 
@@ -253,6 +264,7 @@ class Commands:
                 self.facts.append(replace(fact, writes=writes, directory=word.text))
 
     def settle_calls(self) -> None:
+        """Read the deferred commands of every function with the arguments of every call of it."""
         done: set[tuple[str, tuple[str, ...]]] = set()
         todo: list[tuple[str, tuple[Word, ...], tuple[str, ...]]]
         todo = [(name, args, (name,)) for name in self.deferred for args in self.called.get(name, ())]
@@ -278,6 +290,7 @@ class Commands:
             ]
 
     def again(self, one: Deferred, args: Sequence[Word]) -> None:
+        """Read a deferred command with these arguments, in the directory and with the input that it had."""
         variables, feed = self.variables, self.feed
         self.variables, self.feed = variables.copy(), one.feed
         self.variables.forget("PWD")
@@ -401,9 +414,9 @@ class Commands:
         return [words[1:]] if words[1:] and not words[1].text.startswith("-") else []
 
     def special(self, name: str, args: tuple[str, ...], at: Place) -> None:
-        """Report what is special about this command, and record what it changes for later commands."""
+        """Report the traits of a command with a special meaning, and record what it changes for later commands."""
         if name in PARTICULAR:
-            fed = None if self.feed is None else self.feed.text or "!"
+            fed = None if self.feed is None else self.feed.text or "!"  # unknown input may contain `!`
             for trait in particular(name, args, fed):
                 self.trait(trait, at)
         if any(map(is_network_path, args)):
@@ -433,6 +446,7 @@ class Commands:
             self.setter(name, args, at)
 
     def chdir(self, name: str, args: tuple[str, ...]) -> None:
+        """Record the new current directory, or that it isn't known."""
         operands = [arg for arg in args if not arg.startswith("-") or arg == "-"]
         target = operands[0] if operands else "~"
         if name == "popd" or target == "-" or UNKNOWN in target or ("-P" in args and climbs(target)):
@@ -441,7 +455,7 @@ class Commands:
             self.set("PWD", [(Word(normal(target, self.cwd())),)])
 
     def setter(self, name: str, args: tuple[str, ...], at: Place) -> None:
-        """Handle builtins that set variables by name: the values of these variables are no longer known."""
+        """Handle a builtin that sets variables by name: their values are no longer known."""
         if name not in DECLARES and sets_hook(name, args):
             self.trait("shell.environment-hook", at)
         if name == "printf":
@@ -510,7 +524,8 @@ class Commands:
                 self.executed(path, at, via, step.language)
 
     def fed(self, feed: Feed, language: str, at: Place, via: tuple[str, ...], params: tuple[Word, ...] = ()) -> None:
-        """Handle an interpreter that reads its program from a pipe, a here-document or a process substitution."""
+        """Handle an interpreter that reads its code from a file on its input, a pipe, a here-document or a process
+        substitution."""
         if feed.file is not None:
             self.facts.append(replace(feed.file, via=via, language=language))
         if feed.makers & FETCHERS:
@@ -521,7 +536,8 @@ class Commands:
             self.nested(language, feed.text, at, *via, params=params)
 
     def executed(self, path: Word, at: Place, via: tuple[str, ...], language: str = "") -> None:
-        """Handle the execution of a file. If the script wrote it before, its content is read, too."""
+        """Handle the execution of a file. If the script wrote it before, read its content, too. `language`: that of the
+        interpreter, if there is one."""
         if not self.files or not (language or "/" in path.text):
             return
         place = normal(path.text, self.cwd())
@@ -548,7 +564,12 @@ class Commands:
         feed: Feed | None = None,
         deferred: list[Deferred] | None = None,
     ) -> None:
-        """Read code found inside this code; its facts get the position of the command that runs it."""
+        """Read code found inside this code. Its facts get the position of the command that runs it.
+
+        `via`: the wrappers that it was found in. `params`: its `$0`, `$1` …, or `sys.argv`. For code that runs in this
+        same shell, `shared` is the variables that it sees, and `deferred` receives the commands in it that depend on
+        arguments. `feed`: its standard input.
+        """
         self.pieces += 1
         if self.pieces > MAX_LAYERS or not self.work.spend(_PIECE + len(source)):
             if not self.gave_up:
@@ -597,6 +618,7 @@ class Commands:
         return {name: text for name, text in self.environment.items() if values.get(name) == ((Word(text),),)}
 
     def begin_with(self, environment: Mapping[str, str]) -> None:
+        """Start with these variables of the request."""
         self.environment = environment
         for name, text in environment.items():
             if name not in _OWN_MEANING:
@@ -604,9 +626,12 @@ class Commands:
 
 
 def filled(words: Sequence[Word], args: Sequence[Word], *, exactly: bool) -> Iterator[tuple[Word, ...]]:
-    """Yield a command with its unknown arguments replaced by `args`, each in its own place. Unless `exactly` is set and
-    all places are known (arguments may be shifted, picked or looped over), also yield it with all of them at once, and
-    with each of them alone."""
+    """Yield a command with the arguments that it uses (`$1`, `$@`) replaced by the values in `args`.
+
+    If arguments may be shifted, picked or looped over, it isn't known which of them a word contains. Then the command
+    is also yielded with all arguments in place of the first such word, and with each argument alone. `exactly`: whether
+    the numbers of arguments can be trusted.
+    """
 
     def fill(pick: Callable[[Word], Sequence[Word]]) -> tuple[Word, ...]:
         out: list[Word] = []

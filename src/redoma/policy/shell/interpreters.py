@@ -27,8 +27,8 @@ class Run(NamedTuple):
 
 
 class Code(NamedTuple):
-    """A step of unwrapping: source text on the command line is run. `language` is "shell", "python", "other", or
-    "plain" for a program in another language that only computes and prints."""
+    """A step of unwrapping: source text on the command line is run. `language`: "shell"; "python"; "plain" for code in
+    another language that only computes, reads files and prints; "other" for any other code."""
 
     language: str
     source: Word
@@ -36,7 +36,7 @@ class Code(NamedTuple):
     params: tuple[Word, ...] = ()
     """What the code sees as `$0`, `$1` …, or as `sys.argv`."""
     when: str = "elsewhere"
-    """"now" or "later" if it runs in this same shell and sees its variables."""
+    """"now" or "later" if it runs in this same shell and sees its variables; otherwise "elsewhere"."""
 
 
 class Script(NamedTuple):
@@ -58,8 +58,8 @@ ASSIGNMENT = lazy_pattern(r"[A-Za-z_]\w*\+?=")
 
 
 def strip(grammar: Grammar, rest: Sequence[Word]) -> list[tuple[Word, ...]]:
-    """Return the command after a program's own options and operands. If an option isn't in the grammar, return all
-    possible readings."""
+    """Return the command after a program's own options and operands. If an option isn't in the grammar, also return the
+    reading in which the next word is its value."""
     readings: list[tuple[Word, ...]] = []
     skip, at = grammar.operands, 0
     while at < len(rest):
@@ -100,18 +100,19 @@ _CODE: dict[str, str] = {
     "julia": "e E eval print",
     "swipl": "g t",
 }
-"""Interpreters whose code we don't read, with the options that carry it."""
+"""Interpreters whose code isn't read, with the options that have code as their value."""
 _LOADS = frozenset({"r", "require", "import", "loader", "preload", "l", "L", "load", "s", "f", "File"})
-"""Options of these interpreters whose value is a file: one that is run first, or the program itself."""
+"""Options of these interpreters whose value is a file: the program itself, or one that is run before it."""
 _START_UPS = {
     "bash": ((".bash_profile", ".bash_login", ".profile"), (".bashrc",)),
     "zsh": ((".zprofile", ".zlogin"), (".zshrc",)),
 }
+"""Files in the user's home that a login shell runs, and those that an interactive shell runs."""
 
 
 def start_ups(name: str, args: Sequence[str]) -> tuple[str, ...]:
-    """Return the files in the user's home that a shell runs first: for zsh `.zshenv`, and more for a login shell or an
-    interactive one."""
+    """Return the files in the user's home that a shell runs first: `.zshenv` for any zsh, more for a login shell or an
+    interactive one; empty for other programs."""
     if _remembered_language(name[:MAX_NAME]) != "shell":
         return ()
     options = list(takewhile(lambda arg: arg.startswith(("-", "+")), args))
@@ -140,6 +141,7 @@ _remembered_language = functools.lru_cache(maxsize=1024)(_language)
 
 
 def interpret(name: str, language: str, rest: list[Word]) -> Iterator[Step]:
+    """Yield the code that an interpreter of this language runs, given its arguments."""
     if language == "shell":
         yield from _shell(name, rest)
     elif language == "python":
@@ -240,7 +242,7 @@ def _other(name: str, rest: list[Word]) -> Iterator[Step]:
         if text.startswith("--"):
             carries = option in code
         else:
-            # Letters run together (`perl -pie`): code follows if any of them carries it.
+            # In a bundle (`perl -pie`), code follows if any letter takes code as its value.
             carries = option in code or any(letter in code for letter in option)
         if carries:
             found = True

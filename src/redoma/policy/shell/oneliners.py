@@ -1,4 +1,4 @@
-"""Recognise short programs in other languages, given on a command line, that certainly only compute and print.
+"""Recognise short programs in other languages, given on a command line, that certainly only compute, read and print.
 
 Nothing is parsed. Text known to only read or print (`harmless`) is removed. If nothing remains that could write, run or
 connect (`unsafe`), the program is harmless. A word counts wherever it occurs, even in a string: at worst a person is
@@ -26,9 +26,11 @@ class _Language(NamedTuple):
     harmless: re.Pattern[str]
     unsafe: re.Pattern[str]
     names_run: bool = False
+    """Whether a file name that matches `_RUN_NAME` does more than name a file to read."""
 
 
 def _words(text: str, *more: str) -> re.Pattern[str]:
+    """Return a pattern for any of the words in the text, or any of the expressions in `more`."""
     return lazy_pattern("|".join([rf"\b(?:{'|'.join(text.split())})\b", *more]))
 
 

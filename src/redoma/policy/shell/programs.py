@@ -15,8 +15,8 @@ from .words import Word, value_of
 
 _Targets = Callable[[Sequence[str]], list[str]]
 
-# A script that redefines one of these does something other than what it says. Names that projects often give to their
-# own steps (test, install, help …) aren't listed: such a function is judged by its body.
+# A script that redefines one of these does something other than it seems to do. Names that projects often give to their
+# own functions (test, install, help …) aren't listed: such a function is judged by its body.
 KNOWN_COMMANDS = names(
     "alias awk bash break builtin cat cd chmod chown command cp curl cut date dd declare docker echo egrep env "
     "eval exec exit export false fgrep find git grep head id kill local ln ls make mkdir mktemp mv node npm perl "
@@ -26,6 +26,7 @@ KNOWN_COMMANDS = names(
 
 
 def is_network_path(path: str) -> bool:
+    """Return whether Bash opens a network connection for this path."""
     return path.startswith(("/dev/tcp/", "/dev/udp/"))
 
 
@@ -52,7 +53,8 @@ def _moved(args: Sequence[str]) -> list[str]:
 
 
 def _in_place(args: Sequence[str]) -> list[str]:
-    """`sed -i`: every operand. That includes the script if it isn't given by -e; as a path it does no harm."""
+    """sed, perl, ruby: with -i, every operand. For sed that includes the script if there is no -e; taking it for a path
+    does no harm."""
     if any(re.match(r"-[A-Za-z]*i|--in-place", arg) for arg in args):
         return operands(args, grammar_of("sed"))
     return []
@@ -89,7 +91,7 @@ def _git_targets(args: Sequence[str]) -> list[str]:
 
 
 def _compressed(args: Sequence[str]) -> list[str]:
-    """`gzip f` replaces f by f.gz, unless it only prints, tests or lists."""
+    """gzip and similar: the operands, which it replaces (f by f.gz), unless it only prints, tests or lists."""
     if any(re.match(r"-[A-Za-z0-9]*[ctl]|--(?:stdout|to-stdout|test|list)\Z", arg) for arg in args):
         return []
     return operands(args, grammar_of("gzip"))
@@ -114,6 +116,7 @@ def _values(*options: str) -> _Targets:
 
 _SHOWS_KEY = lazy_pattern(r"-[vq]*[lyBLF]")
 _SHOWS_OR_QUIET = lazy_pattern(r"-[lyBLFEvqf]+\Z")
+# For each program, a function from its arguments to the paths that it writes, creates, changes or removes.
 _TARGETS: dict[str, _Targets] = {
     **dict.fromkeys(names("tee sponge rmdir rm unlink srm ed ex"), _all()),
     **{name: _all(name) for name in names("truncate fallocate touch mkdir shred mkfifo setfacl")},
@@ -178,6 +181,7 @@ _GIT_KEYS = lazy_pattern(
 
 
 def _git_hides(args: Sequence[str]) -> bool:
+    """Return whether an option or a setting makes Git run a program."""
     for at, arg in enumerate(args):
         after = args[at + 1] if at + 1 < len(args) else ""
         if arg in ("-c", "--config", "--config-env") or arg.startswith("--config="):
@@ -199,7 +203,7 @@ def _git_hides(args: Sequence[str]) -> bool:
 
 
 def _is_store(keys: Sequence[str]) -> bool:
-    """Return whether the value is a credential helper that comes with Git: `git config credential.helper store`."""
+    """Return whether the setting is a credential helper that comes with Git: `git config credential.helper store`."""
     return keys[0].startswith("credential") and keys[1] in ("cache", "store", "osxkeychain", "manager")
 
 
@@ -253,6 +257,7 @@ def _make(args: Sequence[str]) -> bool:
     return _any(r"SHELL=|\.SHELLFLAGS=|--eval")(args) or any(path == "-" or path.startswith("/dev/") for path in given)
 
 
+# Checks of a program's arguments: whether one of them makes the program run something else.
 _HIDING: dict[str, Callable[[Sequence[str]], bool]] = {
     "git": _git_hides,
     **dict.fromkeys(TARS, _tar),
@@ -311,12 +316,14 @@ SUBSCRIPT = lazy_pattern(r"\w\[[^\]]*(?:\$\(|`)")
 _EVALUATORS = names("test [ let declare typeset local export readonly read printf unset mapfile readarray wait")
 """Builtins that evaluate the name of a variable and run the commands in its subscript: `test -v 'a[$(rm x)]'`."""
 PARTICULAR = TARS | {"unzip"} | _EVALUATORS | AWKS | _ESCAPING | frozenset(_HIDING)
+"""Programs that `particular` knows."""
 INLINE_CODE = {"other": ("shell.inline-code", "shell.unread-code"), "plain": ("shell.inline-code",)}
-"""Traits of code in a language other than Bash and Python; "plain" code only computes and prints."""
+"""Traits of code in a language other than Bash and Python. The keys are values of `Code.language`."""
 
 
 def particular(name: str, args: Sequence[str], fed: str | None) -> Iterator[str]:
-    """Yield the traits of a program in `PARTICULAR`: what its options, arguments or input may make it run."""
+    """Yield the traits of a program in `PARTICULAR` with these arguments. `fed`: the text on its standard input; None
+    if it has none."""
     if name in _HIDING and _HIDING[name](args):
         yield "shell.hidden-option"
     if (name in _ESCAPING and fed is not None and "!" in fed) or (name in AWKS and _awk_runs(args)):
@@ -358,7 +365,7 @@ _FROM_ELSEWHERE = lazy_pattern(r"(?i)\\|\bsource\b")
 def takes_statements(name: str, args: Sequence[str]) -> bool:
     """Return whether a client executes statements from its input. It doesn't if they are all on its command line.
 
-    An option that isn't listed may take any next word as its value, so in that case the answer is True.
+    Also True with an option that isn't listed, because what looks like a statement may be the value of that option.
     """
     if name not in DATABASES:
         return False
@@ -385,7 +392,7 @@ def takes_statements(name: str, args: Sequence[str]) -> bool:
 
 
 class Runner(NamedTuple):
-    """How a program finds the files that say what it runs ("plans")."""
+    """How a program finds the files that define what it runs ("plans")."""
 
     plans: tuple[str, ...] = ()
     """The files that it reads if the command line names none."""

@@ -1,4 +1,4 @@
-"""Walk the syntax tree of a script in source order and find the commands, with what is known at each point."""
+"""Walk the syntax tree of a script in source order and find its commands, tracking what is known at each point."""
 
 from __future__ import annotations
 
@@ -91,8 +91,8 @@ def read(
         reader.facts.append(Unbound(why=WHY, line=line, column=column, text=text))
     if not (reader.unsure and constants):
         return reader.facts
-    # Something in it may set any variable. The facts derived from known values are kept as one reading of the script;
-    # a second reading treats every variable as unknown.
+    # Something in the script may set any variable. So it is read twice: the first reading trusts the known values, the
+    # second one treats every variable as unknown.
     second = _Reader(prepared, depth, place, feed, constants=False, work=reader.work)
     second.environment = reader.environment
     second.start(params, given)
@@ -109,6 +109,7 @@ def _parser() -> Parser:
 
 
 def parse(data: bytes) -> Node:
+    """Return the root of the syntax tree."""
     return _parser().parse(data).root_node
 
 
@@ -134,6 +135,7 @@ _QUOTED_SUBSTITUTION = lazy_pattern(r"'[^']*(?:\$\(|`)|\$'")
 
 
 def redirections(node: Node) -> list[Node]:
+    """Return the redirections directly in a node."""
     return [child for child in node.named_children if child.type.endswith("_redirect")]
 
 
@@ -167,6 +169,7 @@ class _Reader(Commands):
         """The variables at the beginning of each open scope, innermost last."""
 
     def start(self, params: tuple[Word, ...], given: tuple[Word, ...] = ()) -> None:
+        """Read the whole script. `params`, `given`: see `read`."""
         self.called[""] = dict.fromkeys(filter(None, (params[1:], given)))
         self.arguments = given
         if params:
@@ -184,11 +187,13 @@ class _Reader(Commands):
         self.settle()
 
     def text(self, node: Node) -> str:
+        """Return the source text of a node."""
         if self.ascii:  # offsets in bytes are offsets in characters
             return self.source.text[node.start_byte : node.end_byte]
         return self.data[node.start_byte : node.end_byte].decode("utf-8", "replace")
 
     def at(self, node: Node) -> Place:
+        """Return the position of a node in the original source, for facts about it."""
         if self.place is not None:
             return self.place
         if self.verbatim:
@@ -202,6 +207,7 @@ class _Reader(Commands):
         return Expander(self.variables).text(node)
 
     def walk(self, root: Node) -> None:
+        """Visit the nodes of a tree in order, and report what they run."""
         stack: list[Node | Callable[[], None]] = [root]
         visited = 0
         while stack:
@@ -218,7 +224,7 @@ class _Reader(Commands):
             stack += [part for part in reversed(parts) if callable(part) or self.is_telling(part)]
 
     def is_telling(self, node: Node) -> bool:
-        """Return whether to visit a node: most are keywords, punctuation and words that run nothing."""
+        """Return whether a node must be visited. Most needn't: keywords, punctuation and words that run nothing."""
         kind = node.type
         if kind in _HANDLERS:
             return True
@@ -232,19 +238,20 @@ class _Reader(Commands):
         return "$(" in text or "`" in text
 
     def other(self, node: Node) -> Items:
-        """Handle a node without a meaning of its own."""
+        """Handle a node that has no handler: visit its children."""
         if children := node.children:
             return children
         if node.is_missing:
             self.trait("shell.parse-error", self.at(node))
         elif _LIVE.search(text := self.text(node)):
-            # The parser sees no structure in this word, although it contains a substitution, which is read here.
+            # The parser has found no structure in this word, although it contains a substitution. Read that separately.
             self.trait("shell.parse-error", self.at(node))
             self.nested("shell", f": {text}", self.at(node), "$(")
         return ()
 
     def scoped(self, *items: Node, branch: bool) -> Items:
-        """Visit nodes in a scope: afterwards variables have their old values or, after a branch, old or new ones."""
+        """Visit nodes in a scope. Afterwards variables have their old values again; after a `branch`, which may run or
+        not, their old or new values."""
         if len(self.saved) >= MAX_NESTING:
             self.trait("source.too-deep", self.at(items[0]))
             return ()
@@ -267,6 +274,7 @@ class _Reader(Commands):
     # Statements
 
     def substitution(self, node: Node) -> Items:
+        """Handle a subshell or a substitution: variables that are set in it don't change outside."""
         text = self.text(node)
         if text.startswith("`") and "\\" in text:
             # Inside backquotes Bash removes one more level of backslashes, which the grammar doesn't do.
@@ -285,8 +293,8 @@ class _Reader(Commands):
         return items
 
     def sequence(self, node: Node) -> Items:
-        """Handle `a && b && c`, which is parsed as a tree as deep as the list is long: read it as a list. Each part
-        after the first may run or not."""
+        """Handle `a && b && c`. Its tree is as deep as the list is long, so it is flattened first. Each part after the
+        first may run or not."""
         parts: list[Node] = []
         while node.type == "list":
             parts += reversed(node.children[1:])
@@ -323,6 +331,7 @@ class _Reader(Commands):
         return [start, *inside] if inside else ()
 
     def forget_mentioned(self, node: Node) -> set[str]:
+        """Forget the values of all variables that a node may set; return their names."""
         mentioned = {first or second for first, second in _MENTION.findall(self.text(node))}
         if CHDIR & mentioned:
             mentioned.add("PWD")
@@ -340,11 +349,13 @@ class _Reader(Commands):
 
     @functools.cached_property
     def mention_counts(self) -> Counter[str]:
+        """How often each variable may be set in the whole script, including by the request."""
         counts = Counter(first or second for first, second in _MENTION.findall(self.source.text))
         counts.update(self.environment.keys())
         return counts
 
     def function(self, node: Node) -> Items:
+        """Handle the definition of a function: its body is read once, as if it were called at any later time."""
         name_node, body = node.child_by_field_name("name"), node.child_by_field_name("body")
         name = self.text(name_node) if name_node else ""
         self.functions.add(name)
@@ -370,6 +381,7 @@ class _Reader(Commands):
         return [enter, *self.scoped(*node.children[1:], branch=False), leave]
 
     def calls(self, body: Node, name: str) -> int:
+        """Return how often commands in `body` have this name."""
         count, stack = 0, [body]
         while stack:
             node = stack.pop()
@@ -378,6 +390,7 @@ class _Reader(Commands):
         return count
 
     def pipeline(self, node: Node) -> Items:
+        """Handle a pipeline: each segment's input is the output of the one before it."""
         outer, segments = self.feed, node.named_children
         made: list[Feed] = []
 
@@ -462,6 +475,7 @@ class _Reader(Commands):
         return feed
 
     def read_from(self, redirect: Node) -> Feed | None:
+        """Return the input that a redirection reads; None if it has no destination."""
         destination = redirect.child_by_field_name("destination")
         if destination is None:
             return None
@@ -492,7 +506,8 @@ class _Reader(Commands):
         return Feed(word.text, word.makers - {""})
 
     def written(self, redirects: Iterable[Node], writer: Node | None = None, *, quiet: bool = False) -> list[str]:
-        """Return the paths that redirections write to, and remember their new content if it is known."""
+        """Return the paths that redirections write to. Unless `quiet`, also report the redirections, and remember that
+        these files were written, with what `writer` prints as their content if that is known."""
         paths: dict[str, bool] = {}
         for redirect in redirects:
             destination = redirect.child_by_field_name("destination")
@@ -526,6 +541,7 @@ class _Reader(Commands):
         return node.children
 
     def document(self, path: str) -> Heredoc | None:
+        """Return the here-document that was replaced by this path; None if there is none."""
         number = path[len(HEREDOC_PATH) :]
         if number.isdecimal() and len(number) < 9 and int(number) < len(self.source.heredocs):
             return self.source.heredocs[int(number)]
@@ -538,7 +554,7 @@ class _Reader(Commands):
         return node.children
 
     def assign(self, node: Node, command: str = "", *, exported: bool = False) -> None:
-        """Handle `name=value`, for the rest of the script or only for the command after it."""
+        """Handle `name=value`: for the rest of the script or, if `command` is given, only for that command."""
         name_node, value_node = node.child_by_field_name("name"), node.child_by_field_name("value")
         if name_node is None:
             return
@@ -566,6 +582,7 @@ class _Reader(Commands):
             self.set(name, values)
 
     def append(self, name: str, values: Sequence[Value], array: bool) -> None:
+        """Handle `name+=value`: add elements to an array, or text to a string."""
         known = self.variables.values.get(name, (UNSURE,))
         pairs = [(before, after) for before in known for after in values]
         self.set(name, [a + b if array else (merge((*a[:1], *b[:1]), ""),) for a, b in pairs])
@@ -653,7 +670,8 @@ class _Reader(Commands):
         self.feed = self.feed if lasts else outer
 
     def readings(self, one: Callable[[Expander], tuple[Word, ...]]) -> list[tuple[Word, ...]]:
-        """Return all readings of a command's words. `one` expands the words for one choice of values."""
+        """Return the words of a command for all values that its variables may have. `one` expands the words for one
+        choice of values."""
         first = Expander(self.variables)
         readings = [one(first)]
         if not first.seen and not first.prompts:
@@ -711,19 +729,22 @@ class _Reader(Commands):
         return node.children
 
     def compound(self, node: Node) -> Sequence[Node]:
+        """Handle `{ … }` and `((…))`, which the grammar gives the same type."""
         return self.sum(node) if self.data.startswith(b"((", node.start_byte) else node.children
 
     def expansion(self, node: Node) -> Sequence[Node]:
+        """Handle `${…}`, which may set a variable or evaluate arithmetic."""
         self.hook(expansion_sets_hook(self.text(node)), node)
         self.sums.expands(self.text(node), self.at(node))
         return node.children
 
     def hook(self, found: bool, node: Node) -> None:
+        """Report that a hook is set (see `variables`), if one was found."""
         if found:
             self.trait("shell.environment-hook", self.at(node))
 
     def searched(self, name: str, values: Sequence[Value], raw: str, node: Node) -> None:
-        """Report a new value of PATH or PYTHONPATH. If only the old value (`$PATH`) in it is unknown, leave that part
+        """Report a new value of PATH or PYTHONPATH. If the only unknown part is the old value (`$PATH`), leave that
         out."""
         own = not re.search(r"[$`]", re.sub(r"\$\{?(?:(?:PYTHON)?PATH|HOME|PWD)\b\}?", "", raw))
         for value in values:

@@ -1,8 +1,8 @@
 """Prepare Bash source for the parser: apply Bash's lexical rules where those of tree-sitter-bash differ.
 
-A difference would hide commands. So these are replaced before the text is parsed: a backslash-newline inside a word
-(`r\\⏎m`), here-documents (with a wrong end, the lines after it would be part of the document), `$"…"` and `<>`.
-Characters that only one of the two takes for white space are reported. Positions are mapped back to the original.
+A difference could hide commands. So these are replaced before the text is parsed: a backslash-newline inside a word
+(`r\\⏎m`), here-documents (if the parser missed the end of one, the commands after it would count as text), `$"…"` and
+`<>`. Characters that only one of the two takes for white space are reported. Positions are mapped back to the original.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from ...lib.patterns import lazy_pattern
 from ..facts import SURROGATE, position
 
 MAX_SOURCE = 128 * 1024
-"""Maximum number of characters of a script. Nobody reviews a longer one, either."""
+"""Maximum number of characters of a script. Nobody would review a longer one, either."""
 MAX_MARKS, MAX_PIPES = 5000, 1500
-"""Maximum number of operators, brackets and keywords of a script. The time that the parser needs to recover from errors
-grows with the square of that number; with pipes, so does the memory: 50,000 open pipes would crash the process."""
+"""Maximum number of operators, brackets and keywords in a script, and of pipes among them. Recovering from errors takes
+the parser quadratic time in the first number and quadratic memory in the second: 50,000 open pipes would crash the
+process."""
 MAX_NESTING = 500
 """Maximum number of quotes, braces and parentheses that are open at one time."""
 
@@ -27,12 +28,15 @@ HEREDOC_PATH = "/dev/heredoc/"
 
 
 class Heredoc(NamedTuple):
+    """A here-document."""
+
     body: str
     expands: bool
     """Whether `$` and backquotes in it are expanded, because its delimiter isn't quoted."""
 
     def as_string(self) -> str:
-        """Return a script that only expands the document. Its quotes are plain text, except in substitutions."""
+        """Return a script that only expands the document: a command with the body as a quoted string. Quotes in the
+        body are escaped, except in substitutions."""
         out: list[str] = [': "']
         depth, tick, at = 0, False, 0
         for found in re.finditer(r"\\.|\$\(|\(|\)|`|\"", self.body, re.DOTALL):
@@ -52,6 +56,8 @@ class Heredoc(NamedTuple):
 
 
 class Source(NamedTuple):
+    """Bash source, prepared for the parser."""
+
     text: str
     heredocs: tuple[Heredoc, ...]
     original: str
@@ -124,7 +130,7 @@ class _Frame:
     def __init__(self, kind: int, closer: str = "", *, quoted: bool = False) -> None:
         self.kind, self.closer, self.quoted = kind, closer, quoted
         self.cases = 0  # open `case` words: their patterns end in a `)` that closes nothing
-        self.depth = 2 if kind == _ARITHMETIC else 0
+        self.depth = 2 if kind == _ARITHMETIC else 0  # open parentheses, in arithmetic
 
 
 class _Scanner:
@@ -141,6 +147,7 @@ class _Scanner:
         self.frames = [_Frame(_CODE)]
 
     def scan(self) -> Source:
+        """Return the prepared source."""
         at = 0
         while found := _STOP.search(self.original, at):
             at = self.mark(found.group(), found.start(), found.end())
@@ -213,6 +220,7 @@ class _Scanner:
         return end if len(mark) == 1 else start + 1
 
     def code(self, frame: _Frame, mark: str, start: int, end: int) -> int:
+        """Handle a special character or word outside quotes; return the offset at which to continue."""
         if mark == "'":
             return self.after("'", end)
         if mark == "$'":
@@ -252,6 +260,7 @@ class _Scanner:
         return before[-1] not in " \t\n;&|()"
 
     def after(self, closer: str, at: int) -> int:
+        """Return the offset after the next `closer`."""
         end = self.original.find(closer, at)
         if end < 0:
             self.problems.append(("shell.parse-error", at - 1))
@@ -263,6 +272,7 @@ class _Scanner:
         return found.end() if found else self.after("'", at)
 
     def heredoc(self, mark: str, start: int, end: int) -> int:
+        """Replace `<<DELIMITER` by a redirection from an invented path; return the offset after it."""
         found = _DELIMITER.match(self.original, end)
         if not found:
             self.problems.append(("shell.parse-error", start))
@@ -313,7 +323,7 @@ _BEYOND = lazy_pattern(r"[\U00010000-\U0010ffff]")
 def parseable(text: str) -> bytes:
     """Return the text as bytes for the parser, with the same number of characters.
 
-    The scanner of tree-sitter-bash crashes on characters beyond U+FFFF in some places, such as `x{` and U+10FFFD. They
-    are replaced: neither Bash nor any rule gives them a meaning.
+    Characters beyond U+FFFF are replaced, because the scanner of tree-sitter-bash crashes on them in some places, such
+    as U+10FFFD after `x{`. They have no meaning for Bash or for any rule.
     """
     return (text if text.isascii() else _BEYOND.sub("\ufffd", text)).encode("utf-8", "replace")

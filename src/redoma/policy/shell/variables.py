@@ -1,5 +1,5 @@
-"""Variables that make innocent programs run something else ("hooks"), and every way to set one: once PATH is changed,
-by whatever means, `ls` may be any program."""
+"""Variables that make innocent programs run something else ("hooks"), and all the ways to set one. Once PATH is
+changed, by whatever means, `ls` may be any program."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _HOOKS = lazy_pattern(
     r"|(?:SUDO|SYSTEMD|KUBE)_EDITOR|KUBECTL_EXTERNAL_DIFF|RSYNC_CONNECT_PROG|SSH_(?:SK_HELPER|PKCS11_HELPER))\Z"
 )
 SEARCHES = ("PATH", "PYTHONPATH")
-"""Variables that say where programs and modules are searched for."""
+"""Variables that determine where programs and modules are searched for."""
 TAME_PROGRAMS = frozenset({"", "cat", "less", "more", "true", ":", "vi", "vim", "nvim", "nano", "emacs", "code --wait"})
 _TAME_PATH = lazy_pattern(
     r"(?:/(?:usr|bin|sbin|opt|snap)(?:/[\w.+-]+)*"
@@ -40,12 +40,13 @@ def may_be_hook(name: str) -> bool:
 def is_hook(name: str, value: str, raw: str, reader: str = "") -> bool:
     """Return whether setting this variable makes later, innocent commands run something else.
 
-    `raw`: the value as written, which shows whether `$PATH` itself comes first. `reader`: the command it is set for.
+    `raw`: the value as written, which shows whether `$PATH` comes first in it. `reader`: the command that it is set
+    for, if only for one.
     """
     if not may_be_hook(name):
         return False
     if name == "IFS":
-        # White space splits in no more places than assumed, and `IFS= read` is the usual way to read lines.
+        # White space splits words where they are split here, too, and `IFS= read` is the usual way to read lines.
         return bool(value.strip(" \t\n")) and reader not in ("read", "mapfile", "readarray")
     if name == "PATH":
         parts = re.sub(r"\$\{?PATH\}?", "/usr", raw.strip("\"'")).split(":")
@@ -108,8 +109,8 @@ def named(builtin: str, args: Sequence[str]) -> list[str]:
 
 
 def sets_hook(builtin: str, args: Sequence[str]) -> bool:
-    """Return whether a builtin sets, or may set, a hook to an unknown value. An unset variable is not a hook, except
-    that without PATH programs are searched for in the current directory."""
+    """Return whether a builtin sets, or may set, a hook to an unknown value. To unset a hook is harmless, except for
+    PATH: without it, programs are searched for in the current directory."""
     targets = named(builtin, args)
     if builtin == "unset":
         return any(name == "PATH" or not re.match(r"[\w-]+(?:\[|\Z)", name) for name in targets)
@@ -149,8 +150,8 @@ def _are_hooks(names: Iterable[str]) -> bool:
 
 
 def _may_be_hook(name: str) -> bool:
-    # A glob may match a file that has a hook's name. `a[1]` looks like a glob, too, so it counts only if it matches a
-    # hook.
+    # A glob may match a file that has the name of a hook. `a[1]` looks like a glob, too, so brackets count only if they
+    # match the name of a hook.
     target = name.partition("[")[0]
     if UNKNOWN in target or "*" in target or "?" in target:
         return True

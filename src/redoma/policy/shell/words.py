@@ -1,7 +1,7 @@
-"""Expand the words of Bash and remove their quotes, as far as the result can be known beforehand.
+"""Expand the words of Bash and remove their quotes, as far as the result can be known before running.
 
-Variables are replaced by their known values, constants such as `$(echo rm)` are folded, braces are expanded, and
-everything else becomes UNKNOWN. `$HOME` and `~` both read as "~".
+Variables are replaced by their known values, substitutions such as `$(echo rm)` by their known output, and braces are
+expanded. Any other expansion becomes UNKNOWN. `$HOME` and `~` both read as "~".
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ MAX_FIELDS = 256
 MAX_TEMPLATE = 4096
 """Maximum length of a word whose braces are expanded, in characters."""
 MAX_EXPANSION_DEPTH = 8
-"""Levels of nested expansions that are computed; deeper ones are unknown (the commands in them are still read)."""
+"""Maximum nesting of expansions that are computed. Deeper ones are unknown, but the commands in them are still read."""
 
 
 FETCHERS = names("""
@@ -47,11 +47,13 @@ FETCHERS = names("""
 
 
 class Word(msgspec.Struct, frozen=True, gc=False):
+    """A word of a command after expansion, and what is known about where its text comes from."""
+
     text: str
     glob: bool = False
     """Whether it contains an unquoted `*`, `?` or `[`."""
     built: bool = False
-    """Whether its letters were hidden: hex escapes, braces, quotes in the middle, a substitution that only echoes."""
+    """Whether its letters were hidden, by escapes, braces, quotes in the middle or a substitution that only echoes."""
     loose: bool = False
     """Whether it contains an unquoted unknown part, which may expand to several words or none."""
     makers: frozenset[str] = frozenset()
@@ -88,7 +90,7 @@ def value_of(words: Sequence[Word], found: Given) -> Word:
 
 
 class Variables:
-    """What each variable may hold at this point of the script; a name that is missing may hold anything."""
+    """The possible values of each variable at one point of the script. A name that is missing may have any value."""
 
     __slots__ = ("values",)
 
@@ -150,6 +152,7 @@ class Expander:
         return prod(self.seen.values()) > MAX_COMBINATIONS
 
     def pick(self, key: object, options: Sequence[Value]) -> Value:
+        """Return the chosen one of several possible values, and record the choice under `key`."""
         if len(options) > 1:
             self.seen[key] = len(options)
         return options[self.picks.get(key, 0)] if options else UNSURE
@@ -181,12 +184,12 @@ class Expander:
         )
 
     def simple(self, quoted: str) -> Word | None:
-        """Return the word for quoted text that contains only plain references, without using the tree; None for other
-        text."""
+        """Return the word for quoted text in which only plain references (`$x`, `${x}`) are expanded; None for other
+        text. This doesn't need the tree."""
         return self.referring(quoted) if _SIMPLE.match(quoted) else None
 
     def referring(self, quoted: str) -> Word:
-        """Return the word for quoted text that is known to be simple."""
+        """Return the word for quoted text that is known to be simple (see `simple`)."""
         if "$" not in quoted:
             return Word(quoted)
         parts = _REFERENCE.split(quoted)
@@ -200,6 +203,7 @@ class Expander:
         return words[0] if len(words) == 1 else merge(words)
 
     def lookup(self, name: str) -> Value:
+        """Return the chosen value of a variable; an unknown word if it isn't known."""
         if (known := self.variables.values.get(name)) is not None:
             return self.pick(name, known)
         if name == "HOME":
@@ -225,8 +229,8 @@ LINE = lazy_pattern(
     r"[A-Za-z0-9_./+-]++"
     rf"""(?:[ \t]++(?:{_LETTERS}++|'[^']*+'|"(?:[^$`\\"]|{_A_REFERENCE})*")(?=[ \t]|\Z))*\Z"""
 )
-"""A command of which every word is plain, or in quotes with nothing in it but plain references. Most commands are like
-this, and their words can be read from the text alone, which is much faster than from the tree."""
+"""A command in which every word is plain, or in quotes in which only plain references are expanded. Most commands are
+like this, and their words can be read from the text alone, which is much faster than from the tree."""
 _LINE_WORD = lazy_pattern(r"""'[^']*+'|"[^"]*+"|[^ \t]++""")
 
 
@@ -273,8 +277,8 @@ def combinations(seen: dict[object, int]) -> Iterator[dict[object, int]]:
                 yield dict(zip(seen, indexes, strict=True))
 
 
-# In the template of a word, an atom is a character of Unicode's first private-use plane. The source can't be confused
-# with these: such a character in it becomes an atom, too.
+# In the template of a word, an atom is written as a character of Unicode's first private-use plane. Such a character in
+# the source becomes an atom, too, so the two can't be confused.
 _FIRST_ATOM, _LAST_ATOM = 0xF0000, 0xFFFFF
 _LITERAL = lazy_pattern(r"\\(.)|([\U000f0000-\U000fffff])", re.DOTALL)
 _GLOB = lazy_pattern(r"[*?]|\[.*\]", re.DOTALL)
@@ -283,7 +287,8 @@ _TILDE = lazy_pattern(r"~(?:[+-]\d*(?=/|\Z)|(?=/|:|\Z|[A-Za-z_+-]))")
 
 
 class _Builder:
-    """Builds one word: a template of literal characters and atoms, then braces, then fields."""
+    """Expands one word: makes a template of literal characters and atoms, expands its braces, and splits it into
+    fields."""
 
     def __init__(self, expander: Expander, depth: int) -> None:
         self.expander, self.depth = expander, depth
@@ -491,7 +496,7 @@ _EXPANSIONS = frozenset(
 )
 _CHUNKS = lazy_pattern(r"[\U000f0000-\U000fffff]|[^\U000f0000-\U000fffff]+")
 _FOLDED = lazy_pattern(r"echo|printf|mktemp|dirname|jobs")
-"""Every substitution whose output is known contains one of these."""
+"""Every substitution about whose output something is known contains one of these."""
 _MKTEMP = lazy_pattern(
     r"\$\(\s*mktemp(?:\s+(?:-[dqut]+|--directory|--suffix=[\w.-]+|\"?(?:/tmp/|\$\{TMPDIR:-/tmp\}/)?[\w.-]*X{3}[\w.-]*\"?))*\s*\)\Z"
 )
@@ -514,12 +519,12 @@ def _unquote(raw: bytes) -> str:
 
 
 def _splits_quoted(node: Node) -> bool:
-    """Return whether an expansion gives several words even in quotes: `"$@"`, `"${array[@]}"`."""
+    """Return whether an expansion results in several words even in quotes: `"$@"`, `"${array[@]}"`."""
     return node.type != "command_substitution" and _text(node).endswith(("$@", "${@}", "[@]}"))
 
 
 def folded_output(node: Node, expander: Expander, depth: int) -> str | None:
-    """Return the output of a substitution that only echoes constants; None for any other."""
+    """Return the output of a substitution that only echoes known words; None for any other."""
     body = [child for child in node.named_children if child.type != "comment"]
     return echoed(body[0], expander, depth) if len(body) == 1 and body[0].type == "command" else None
 
@@ -628,6 +633,7 @@ def _sequence(inside: str) -> list[str]:
 
 
 def echoed_words(words: Sequence[str]) -> str | None:
+    """Return the output of an `echo` or `printf` command; None if it isn't one, or the output isn't known."""
     if not words or words[0] not in ("echo", "printf") or any(UNKNOWN in word for word in words):
         return None
     args = list(words[1:])
@@ -654,7 +660,8 @@ def echoed_words(words: Sequence[str]) -> str | None:
 
 
 def own_or_unknown(word: Word) -> str:
-    """Return the text of a word; a path that only looks as if `mktemp` had made it becomes unknown."""
+    """Return the text of a word. If it looks like a path made by `mktemp` but isn't one, its last part is replaced by
+    UNKNOWN."""
     looks = word.text.startswith(_FRESH.text)
     return word.text if not looks or word.makers == _FRESH.makers else f"/tmp/{UNKNOWN}"  # noqa: S108
 

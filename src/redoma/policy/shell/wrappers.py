@@ -56,8 +56,8 @@ def unwrap(name: str, args: Sequence[Word], fed: str | None) -> list[Step]:
 
 
 def _directory(name: str, rest: list[Word], command: tuple[Word, ...]) -> str | None:
-    """Return the directory that a wrapper changes to before it runs the command: `env -C / rm -rf etc`. UNKNOWN if `..`
-    follows a name, which may be a link, or if `sudo` changes to the target user's home."""
+    """Return the directory that a wrapper changes to before it runs the command, as in `env -C / rm -rf etc`; None if
+    it stays. UNKNOWN if `sudo` changes to the target user's home, or if the path `climbs`."""
     letter = {"env": "-C", "sudo": "-D"}.get(name)
     if letter is None:
         return None
@@ -73,7 +73,8 @@ def _directory(name: str, rest: list[Word], command: tuple[Word, ...]) -> str | 
 
 
 def climbs(path: str) -> bool:
-    """Return whether `..` comes after a name: the name may be a link, and the parent of its target is elsewhere."""
+    """Return whether `..` comes after a name in a path: the name may be a link, and then `..` is the parent of its
+    target."""
     return re.search(r"[^/.]/+\.\.(?:/|\Z)|\.{3,}/+\.\.(?:/|\Z)", path) is not None
 
 
@@ -217,7 +218,7 @@ def _find(name: str, rest: list[Word], fed: str | None) -> Iterator[Step]:
 
 
 def _results(args: Sequence[str]) -> list[str]:
-    """Return what `{}` may stand for. With a plain `-name x` below ".", that is ./x and not just an unknown path."""
+    """Return what `{}` may stand for: `search_roots` or, with a plain `-name x` in ".", the more exact `./x`."""
     name = next((value for option, value in pairwise(args) if option in ("-name", "-iname")), None)
     if name is None or {"!", "-not", "-o", "-or", ","} & set(args):
         return search_roots(args)
@@ -225,7 +226,7 @@ def _results(args: Sequence[str]) -> list[str]:
 
 
 def search_roots(args: Sequence[str]) -> list[str]:
-    """Return what the results of `find` look like: an unknown path below each start; for "/", just "/"."""
+    """Return what the results of `find` look like: an unknown path below each starting point; for "/", just "/"."""
     end = next((at for at, text in enumerate(args) if re.match(r"-[^HLPDO]|[(!]", text)), len(args))
     roots = [text for text in args[:end] if text and not text.startswith("-")] or ["."]
     return [root if root.strip("/") == "" else root.rstrip("/") + "/" + UNKNOWN for root in roots]
@@ -325,7 +326,7 @@ def _tmux(name: str, rest: list[Word], fed: str | None) -> Iterator[Step]:
 
 
 def _after_dashes(via: str, *, mark: str = "--", first: tuple[Word, ...] = ()) -> _Unwrap:
-    """Return an unwrapper for the command after a mark; `first`: words to put before it."""
+    """Return an unwrapper for a program that runs the command after `mark`. `first`: words to put before it."""
 
     def steps(name: str, rest: list[Word], fed: str | None) -> Iterator[Step]:
         texts = _texts(rest)
