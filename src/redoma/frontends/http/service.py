@@ -127,17 +127,14 @@ class Service:
         for job in list(self._jobs.values()):
             if job.row.state == "queued" and job.durable and job.task is not None:
                 job.task.cancel()
-            elif job.process is not None and job.task is not None:  # it may never end by itself
-                job.why = _STOPPED
-                job.task.cancel()
+            elif job.process is not None:  # it may never end by itself
+                job.cancel(_STOPPED, interrupted=True)
             job.touch()
 
     def give_up(self) -> None:
         """Cancel all runs now, without waiting for them to end by themselves."""
         for job in list(self._jobs.values()):
-            if job.task is not None and not job.task.done():
-                job.why = _STOPPED
-                job.task.cancel()
+            job.cancel(_STOPPED, interrupted=True)
 
     async def stop(self) -> None:
         """Wait up to `server.drain` seconds for runs to end, then cancel them. Nothing runs when this returns."""
@@ -322,7 +319,7 @@ class Service:
             if row.state == "queued" and not job.why:
                 row.note = ""  # it stays queued for the next start
             elif not row.is_over:
-                row.state = "interrupted" if job.why.startswith("the server") else "cancelled"
+                row.state = "interrupted" if job.interrupted else "cancelled"
                 row.note, row.ended = job.why or "it was cancelled", time.time()
         except RedomaError as error:
             job.error = error
@@ -508,8 +505,7 @@ class Service:
         if row.key != key.id and not key.may("admin"):
             raise not_allowed("admin, as another key has asked for this run")
         if isinstance(found, Job) and found.task is not None:
-            found.why = f"it was cancelled by {key.name}"
-            found.task.cancel()
+            found.cancel(f"it was cancelled by {key.name}")
             while found.task is not None:
                 await found.changed()
         elif isinstance(found, Job) and row.state == "waiting":
