@@ -27,7 +27,7 @@ from .jobs import Job, complete, row_of
 from .keys import Key, Keys
 from .numbers import Numbers
 from .problems import Answered, no_key, not_allowed, not_found, stopping, without_paths
-from .quotas import Quotas
+from .quotas import Quotas, Ticket
 from .run_table import Row, RunTable
 from .sessions import Held, Sessions
 from .store import open_store
@@ -285,29 +285,24 @@ class Service:
         Raises `Answered` if there are too many.
         """
         self._admit(key, "sync")
-        self.quotas.waiting += 1
-        async with self.quotas.slot(key):
+        async with self.quotas.slot(key, self.quotas.enqueue()):
             yield
 
     # --- executing ---
 
     def _begin(self, job: Job, submission: Submission | None) -> None:
-        self.quotas.waiting += 1
+        ticket = self.quotas.enqueue()  # before the task begins: the next request is admitted by this count
         job.touch()
-        job.task = asyncio.create_task(self._drive(job, submission))
+        job.task = asyncio.create_task(self._drive(job, submission, ticket))
 
-    async def _drive(self, job: Job, submission: Submission | None) -> None:
+    async def _drive(self, job: Job, submission: Submission | None, ticket: Ticket) -> None:
         """Take a run from `queued` to its end or to `waiting`. Raises nothing: errors go to the job and its row."""
         row, kept = job.row, False
         try:
-            try:
-                if (key := self.keys.get(row.key)) is None:
-                    raise no_key()
-            except Exception:
-                self.quotas.waiting -= 1  # it won't wait for a slot
-                raise
+            if (key := self.keys.get(row.key)) is None:
+                raise no_key()
             # In a session, a run needs no shared slot: sessions are limited in number and have one run at a time.
-            async with self.quotas.slot(key, shared=not row.session):
+            async with self.quotas.slot(key, ticket, shared=not row.session):
                 if job.durable and not await asyncio.to_thread(self._table.claim, row):
                     return
                 row.state, row.started = "running", row.started or time.time()
@@ -328,6 +323,7 @@ class Service:
             tell(ERROR, "service.bug", run=row.id, error=type(error).__name__)
             row.state, row.note, row.ended = "interrupted", "the server failed", time.time()
         finally:
+            ticket.leave()  # it may have failed before it waited for a slot
             job.task = None
             if not kept:
                 await self._keep(job)
