@@ -21,7 +21,7 @@ from . import box as boxes
 from . import inspection
 from .box import Box, Spec
 from .container import Container
-from .engine import CannotRemove, CannotStart, Engine, address, check_engine, closed
+from .engine import CannotRemove, CannotStart, Engine, NoHosts, NoInit, address, check_engine, closed
 from .pool import Pool
 from .run import NotTaken, Run
 
@@ -237,9 +237,7 @@ class _Connection:
         if not engine.without_init:
             try:
                 return await self._run_in_new(request, sink, control, init=True)
-            except BackendError as error:
-                if "docker-init" not in error.why:
-                    raise
+            except NoInit:
                 engine.without_init = True
         return await self._run_in_new(request, sink, control, init=False)
 
@@ -297,16 +295,14 @@ class _Connection:
         hosts = await engine.hosts(wanted.image) if self._box.network_mode == "none" else None
         try:
             return await self._start(wanted, hosts)
-        except BackendError as error:
-            if hosts is None or hosts not in error.why:
-                raise
+        except NoHosts:
             await engine.forget_hosts(hosts)  # the volumes of the engine were pruned
             return await self._start(wanted, await engine.hosts(wanted.image))
 
     async def _start(self, wanted: Spec, hosts: str | None) -> Container:
         gvisor = inspection.is_gvisor(self._box.runtime or self.engine.info.get("DefaultRuntime"))
         settings = boxes.waiting(self._box, wanted, gvisor=gvisor, hosts=hosts)
-        container = Container(self.engine, settings, pull=self._box.pull)
+        container = Container(self.engine, settings, pull=self._box.pull, hosts=hosts or "")
         try:
             await container.create()
             await container.attach()
