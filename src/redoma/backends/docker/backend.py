@@ -15,7 +15,7 @@ import msgspec
 from ...lib.errors import BackendError, Unsupported
 from ...models import OTHER, Isolation, Limits, Request, Status
 from ...telemetry import metrics
-from ..base import Capabilities, Control, Fact, Outcome, Sink, check_files_fit, uncancellable
+from ..base import COMMON_LIMITS, Capabilities, Control, Fact, Outcome, Sink, check_files_fit, uncancellable
 from ..hosts import ProxyProcess, run_with_hosts
 from . import box as boxes
 from . import inspection
@@ -373,8 +373,9 @@ def _enforced(runtime: str | None) -> frozenset[str]:
     """Return the limits that this runtime enforces. gVisor has no limit on files, and bounds processes only through the
     number of threads it needs for them.
     """
-    every = frozenset(Limits.__struct_fields__)
-    return every - {"files", "processes"} if inspection.is_gvisor(runtime) else every
+    if inspection.is_gvisor(runtime):
+        return COMMON_LIMITS - {"processes"} | {"disk"}
+    return COMMON_LIMITS | {"disk", "files"}
 
 
 def _check_limits(limits: Limits, runtime: str | None) -> None:

@@ -17,7 +17,7 @@ from ...models import OTHER, EnvironmentUse, Interpreter, Isolation, Limits, Req
 from ...models.reach import NOTHING
 from ...telemetry import INFO, metrics, tell
 from .. import linux
-from ..base import LAYER_ALIASES, Capabilities, Control, Fact, Outcome, Sink, check_files_fit
+from ..base import COMMON_LIMITS, LAYER_ALIASES, Capabilities, Control, Fact, Outcome, Sink, check_files_fit
 from ..hosts import ProxyProcess, run_with_hosts
 from ..image import MemoryImage
 from . import cgroup
@@ -130,7 +130,7 @@ class JailBackend:
         return Capabilities(
             languages=frozenset({"python", "bash", "javascript", "command", OTHER}),
             isolation=isolation,
-            limits=frozenset(Limits.__struct_fields__),
+            limits=COMMON_LIMITS | {"disk", "files"},
             arguments=True,
             stdin=True,
             env=True,
