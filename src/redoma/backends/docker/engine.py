@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from ...lib.errors import BackendError, BackendUnavailable
 from ...lib.extras import pip_install, restore_tls
 from ...lib.units import ENGINES, engine_problem
+from ...models.request import IMAGES
 from ..base import uncancellable
 from ..processes import exists, start_time
 
@@ -508,7 +509,7 @@ def _explain(status: int, message: str, **about: str) -> BackendError:
         return CannotStart(
             f"the image {image!r} can't be used",
             why=f"it has no {program}",
-            next=f"use one that has, such as {'python:3.11-slim' if program == 'python3' else 'bash:5.2-alpine'}",
+            next=f"use one that has, such as {IMAGES['python' if program == 'python3' else 'bash']}",
         )
     return BackendError("the Docker engine refused", why=message, next="see its log, and `docker info`")
 
