@@ -49,6 +49,9 @@ COMMON_LIMITS = frozenset(
 to `Limits` counts as enforced only where somebody has written that.
 """
 
+MAX_RUNS = max(16, 4 * (os.cpu_count() or 1))
+"""Runs at a time on this machine, where the configuration sets no other number."""
+
 LAYER_ALIASES = {"process": "pid", "network": "net", "kernel": "seccomp"}
 """Names of isolation layers that every backend understands, for callers that don't choose the backend."""
 

@@ -15,7 +15,7 @@ import msgspec
 from ...lib.errors import BackendError, Unsupported
 from ...models import OTHER, Isolation, Limits, Request, Status
 from ...telemetry import metrics
-from ..base import COMMON_LIMITS, Capabilities, Control, Fact, Outcome, Sink, check_files_fit, uncancellable
+from ..base import COMMON_LIMITS, MAX_RUNS, Capabilities, Control, Fact, Outcome, Sink, check_files_fit, uncancellable
 from ..hosts import ProxyProcess, run_with_hosts
 from . import box as boxes
 from . import inspection
@@ -56,7 +56,7 @@ class DockerBackend:
     ) -> None:
         self.name, self.box, self.reach, self._host = name, box, box.reach, host
         self._minimum, self._queue, self._idle = minimum, queue, idle
-        self._maximum = maximum or max(16, 4 * (os.cpu_count() or 1))
+        self._maximum = maximum or MAX_RUNS
         self._connections: dict[asyncio.AbstractEventLoop, _Connection] = {}
 
     @classmethod

@@ -17,7 +17,7 @@ from ...models import OTHER, EnvironmentUse, Interpreter, Isolation, Limits, Req
 from ...models.reach import NOTHING
 from ...telemetry import INFO, metrics, tell
 from .. import linux
-from ..base import COMMON_LIMITS, LAYER_ALIASES, Capabilities, Control, Fact, Outcome, Sink, check_files_fit
+from ..base import COMMON_LIMITS, LAYER_ALIASES, MAX_RUNS, Capabilities, Control, Fact, Outcome, Sink, check_files_fit
 from ..hosts import ProxyProcess, run_with_hosts
 from ..image import MemoryImage
 from . import cgroup
@@ -74,7 +74,7 @@ class JailBackend:
     ) -> None:
         self._once, self._environments = once, environments
         self._minimum, self._queue, self._idle = minimum, queue, idle
-        self._maximum = maximum or max(16, 4 * (os.cpu_count() or 1))
+        self._maximum = maximum or MAX_RUNS
         self._preload, self._without = tuple(preload), frozenset(without)
         self._prelude, self._forks, self._programs = prelude, forks, dict(programs or {})
         self._changes_on_disk = changes_on_disk
