@@ -24,6 +24,7 @@ import msgspec
 
 from ..lib.errors import BackendError, BackendUnavailable
 from ..lib.extras import pip_install
+from ..lib.files import reason
 from ..models import HostRule, Isolation, NetworkRequest, Request
 from ..models.network import placeholder, written
 from .base import Outcome, uncancellable
@@ -156,7 +157,7 @@ class ProxyProcess:
                     started.close(0)
                     if not again:
                         ours.close()
-                        raise _lost(error.strerror or str(error)) from error
+                        raise _lost(reason(error)) from error
         raise AssertionError("unreachable")
 
     def _running(self) -> _Started:

@@ -14,6 +14,7 @@ import msgspec
 
 from ..config import Config
 from ..lib.errors import InvalidRequest
+from ..lib.files import reason
 from ..lib.text import did_you_mean
 from ..lib.types import resolved
 from ..models import (
@@ -354,7 +355,7 @@ def content(given: bytes | str | os.PathLike[str]) -> bytes | str:
     except OSError as error:
         raise InvalidRequest(
             f"the file {os.fspath(given)!r} can't be read",
-            why=(error.strerror or str(error)).lower(),
+            why=reason(error).lower(),
             next="name a file that is there" if not os.path.isdir(given) else "list the files in it",
         ) from None
 

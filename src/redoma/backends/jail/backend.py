@@ -13,6 +13,7 @@ from typing import ClassVar
 import msgspec
 
 from ...lib.errors import BackendError, BackendUnavailable, InvalidRequest
+from ...lib.files import reason
 from ...models import OTHER, EnvironmentUse, Interpreter, Isolation, Limits, Request
 from ...models.reach import NOTHING
 from ...telemetry import INFO, metrics, tell
@@ -359,7 +360,7 @@ def _identity(project: str) -> tuple[str, int, int]:
         about = os.stat(project)
     except OSError as error:
         raise InvalidRequest(
-            f"the project {project!r} can't be used", why=error.strerror or str(error), next="name a directory"
+            f"the project {project!r} can't be used", why=reason(error), next="name a directory"
         ) from error
     return project, about.st_dev, about.st_ino
 
