@@ -19,7 +19,7 @@ from pathlib import Path
 import msgspec
 
 from ..lib.errors import RedomaError
-from ..lib.files import closing, open_directory, write_all
+from ..lib.files import closing, open_directory, reason, write_all
 from ..lib.patterns import lazy_pattern
 from ..lib.types import resolved
 from ..models import MiB
@@ -85,7 +85,7 @@ class Inputs:
         try:
             self._put(name, content)
         except OSError as error:
-            raise NotKept(f"it could not be kept ({error.strerror or error})") from error
+            raise NotKept(f"it could not be kept ({reason(error)})") from error
         except RedomaError as error:
             raise NotKept(f"it could not be kept ({error.what}: {error.why})") from error
 

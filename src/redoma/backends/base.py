@@ -39,6 +39,19 @@ Sink = Callable[[Stream, bytes], bool]
 MAX_LIMIT = 2**62
 """The largest value for a limit of the kernel that doesn't mean "unlimited"."""
 
+COMMON_LIMITS = frozenset(
+    {
+        *("time", "cpu", "memory", "processes", "output_lines", "output_bytes", "output_total", "file_size"),
+        *("open_files", "recursion", "network_bytes", "connections"),
+    }
+)
+"""The limits that all our backends enforce, or that limit what they don't have. They are named, so that a limit added
+to `Limits` counts as enforced only where somebody has written that.
+"""
+
+MAX_RUNS = max(16, 4 * (os.cpu_count() or 1))
+"""Runs at a time on this machine, where the configuration sets no other number."""
+
 LAYER_ALIASES = {"process": "pid", "network": "net", "kernel": "seccomp"}
 """Names of isolation layers that every backend understands, for callers that don't choose the backend."""
 

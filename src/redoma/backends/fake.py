@@ -65,7 +65,7 @@ class FakeBackend:
         return Capabilities(
             languages=frozenset({*LANGUAGES, OTHER}),
             isolation=self._isolation,
-            limits=frozenset(Limits.__struct_fields__),
+            limits=frozenset(Limits.__struct_fields__),  # all, now and later: it runs nothing that could exceed one
             arguments=True,
             stdin=True,
             env=True,

@@ -16,7 +16,7 @@ import os
 import socket
 import sys
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING
 
@@ -24,6 +24,7 @@ import msgspec
 
 from ..lib.errors import BackendError, BackendUnavailable
 from ..lib.extras import pip_install
+from ..lib.files import reason
 from ..models import HostRule, Isolation, NetworkRequest, Request
 from ..models.network import placeholder, written
 from .base import Outcome, uncancellable
@@ -63,9 +64,14 @@ async def run_with_hosts(
         async with proxies.serve(request, listener, requests, place) as (env, files):
             outcome = await run(isolation, env, files)
     except BaseException as error:
-        error.__dict__["redoma_requests"] = tuple(requests)
+        keep_requests(error, requests)
         raise
     return msgspec.structs.replace(outcome, network=tuple(requests))
+
+
+def keep_requests(error: BaseException, requests: Iterable[NetworkRequest]) -> None:
+    """Attach the requests that a run made to the error or cancellation that ended it, for `kept_requests`."""
+    error.__dict__["redoma_requests"] = tuple(requests)
 
 
 def kept_requests(error: BaseException | None) -> tuple[NetworkRequest, ...]:
@@ -151,7 +157,7 @@ class ProxyProcess:
                     started.close(0)
                     if not again:
                         ours.close()
-                        raise _lost(error.strerror or str(error)) from error
+                        raise _lost(reason(error)) from error
         raise AssertionError("unreachable")
 
     def _running(self) -> _Started:

@@ -9,6 +9,7 @@ import msgspec
 
 from ..lib.errors import ConfigError
 from ..models import Decision, HostRule, Limits, host_rules
+from ..models.request import IMAGES
 
 if TYPE_CHECKING:
     from ..policy import Permit, Policy, Rule
@@ -123,13 +124,13 @@ class DockerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """URL of the engine; by default where docker's own client looks."""
     runtime: NonEmpty | None = None
     """Such as `runsc`; by default the engine's own."""
-    python: NonEmpty = "python:3.11-slim"
+    python: NonEmpty = IMAGES["python"]
     """The image for Python code."""
-    bash: NonEmpty = "bash:5.2-alpine"
+    bash: NonEmpty = IMAGES["bash"]
     """The image for Bash scripts."""
-    command: NonEmpty = "python:3.11-slim"
+    command: NonEmpty = IMAGES["command"]
     """The image for commands, and for languages of the configuration."""
-    javascript: NonEmpty = "node:22-slim"
+    javascript: NonEmpty = IMAGES["javascript"]
     """The image for JavaScript."""
     seccomp: Literal["redoma", "engine"] = "redoma"
     """Which system call filter to use: the jail's, or the engine's laxer one."""

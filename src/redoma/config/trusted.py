@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ..lib.errors import ConfigError
-from ..lib.files import closing, locked, open_regular, replace
+from ..lib.files import closing, locked, open_regular, reason, replace
 from .model import InvalidFile
 from .places import Source, not_ours, read, state_directory
 
@@ -100,7 +100,7 @@ def _change(env: Mapping[str, str] | None, change: Callable[[Trusted], Trusted])
     except OSError as error:
         raise ConfigError(
             f"the list of trusted files in {directory} can't be written",
-            why=error.strerror or str(error),
+            why=reason(error),
             next="make the directory yours and writable, or set REDOMA_STATE_DIR to one that is",
         ) from None
 

@@ -19,6 +19,7 @@ from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
 import msgspec
 
 from ..lib.errors import BackendError, InvalidRequest
+from ..lib.files import reason
 from ..lib.hosts import as_address, why_not_public
 from ..models import HostRule, Secret, host_rule
 
@@ -146,7 +147,7 @@ def _pinned(host: str, port: int) -> tuple[str, ...]:
     except OSError as error:
         raise BackendError(
             f"the package index {host} can't be reached",
-            why=error.strerror or str(error),
+            why=reason(error),
             next="check the network, or index-url in pip's configuration",
         ) from error
     found = [ip_address(str(each[4][0]).partition("%")[0]) for each in answer]

@@ -202,7 +202,7 @@ class Store:
             why, advice = _ADVICE.get(name, damaged)
             raise self._error(why, advice) from error
         except OSError as error:
-            raise self._error(error.strerror or str(error), "check the disk and the permissions") from error
+            raise self._error(files.reason(error), "check the disk and the permissions") from error
 
     def _error(self, why: str, advice: str) -> StoreError:
         return StoreError(f"the database {self.path} can't be used", why=why, next=advice)

@@ -42,6 +42,13 @@ m.runMain();
 there itself. In a sandbox it lies elsewhere: a run leaves nothing in its directory that it has not written."""
 NODE = ("node",)
 """The interpreter of JavaScript, where the configuration names no other."""
+IMAGES = {
+    "python": "python:3.11-slim",
+    "bash": "bash:5.2-alpine",
+    "command": "python:3.11-slim",
+    "javascript": "node:22-slim",
+}
+"""The image of a container by language, where the configuration names no other."""
 
 
 DEFAULT_TIME = 30.0

@@ -22,7 +22,7 @@ from typing import Any
 import msgspec
 
 from ..lib.errors import InvalidRequest, RedomaError, UnknownId
-from ..lib.files import write_all
+from ..lib.files import reason, write_all
 from ..lib.text import compile_re2
 from ..models import Artifact, MiB, Stream
 from ..redaction import Redactor
@@ -224,8 +224,7 @@ class Spool:
 
     def _stop(self, error: Exception) -> None:
         """Write nothing more. What is there stays, with a last line that says so."""
-        reason = error.strerror if isinstance(error, OSError) else str(error)
-        self._missing = (reason or str(error))[:_MAX_REASON]
+        self._missing = (reason(error) if isinstance(error, OSError) else str(error))[:_MAX_REASON]
         if self._file >= 0:
             with suppress(OSError):  # then there is no last line, but `missing` has the reason
                 self._end_with(f"\n[… the rest was not kept: {self._missing} …]\n".encode())
@@ -263,6 +262,6 @@ def _measured(file: int) -> tuple[int, int, str]:
 def _unreadable(what: str, error: OSError) -> RedomaError:
     return RedomaError(
         f"{what} can't be read",
-        why=error.strerror or str(error),
+        why=reason(error),
         next="it may have been removed meanwhile: `redoma output` lists what is kept",
     )

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from .. import __version__
 from .. import config as configuration
+from ..backends.base import MAX_RUNS
 from ..backends.ray.node import Arrival, Node
 from ..config import Config
 from ..environments import Store, this_python
@@ -85,7 +86,7 @@ class NodeActor:
 
         config = configuration.load()
         found = environments(config)
-        capacity = config.cluster.capacity or max(16, 4 * (os.cpu_count() or 1))
+        capacity = config.cluster.capacity or MAX_RUNS
         self._node = Node(
             Installed(config),
             id=node,

@@ -14,6 +14,7 @@ import msgspec
 
 from ..config import Config
 from ..lib.errors import InvalidRequest
+from ..lib.files import reason
 from ..lib.text import did_you_mean
 from ..lib.types import resolved
 from ..models import (
@@ -299,7 +300,7 @@ def must_be_one_of(kind: str, given: Any, choices: Collection[str]) -> None:
         )
 
 
-def limits_given(options: Options) -> Limits | Mapping[str, Any] | None:
+def limits_given(options: Mapping[str, Any]) -> Limits | Mapping[str, Any] | None:
     """Return the limits that a caller requests, including those given as `timeout` or `memory`."""
     limits = options.get("limits")
     short = {"time": options.get("timeout"), "memory": options.get("memory")}
@@ -316,8 +317,12 @@ def limits_given(options: Options) -> Limits | Mapping[str, Any] | None:
 
 
 def _files(given: Files) -> dict[str, bytes]:
-    """Return name → content. In a list of paths, a relative path keeps its directories, any other only its last
-    name.
+    return {name: _bytes(content(one)) for name, one in named_files(given).items()}
+
+
+def named_files(given: Files) -> dict[str, bytes | str | os.PathLike[str]]:
+    """Return name → content, which may be a path still to be read. In a list of paths, a relative path keeps its
+    directories, any other only its last name. Raises `InvalidRequest`, also if two have the same name.
     """
     if isinstance(given, (str, bytes, os.PathLike)) or not isinstance(given, Iterable):
         raise InvalidRequest(
@@ -326,8 +331,8 @@ def _files(given: Files) -> dict[str, bytes]:
             next="write ['data.csv'], or {'name': content}",
         )
     if isinstance(given, Mapping):
-        return {_plain(os.fspath(name)): _content(content) for name, content in given.items()}
-    files: dict[str, bytes] = {}
+        return {_plain(os.fspath(name)): one for name, one in given.items()}
+    files: dict[str, bytes | str | os.PathLike[str]] = {}
     for one in given:
         path = Path(one)
         name = path.name if path.is_absolute() or ".." in path.parts else path.as_posix()
@@ -337,19 +342,20 @@ def _files(given: Files) -> dict[str, bytes]:
                 why="a list places each under its own name",
                 next="name them: files={'first.csv': Path(…), 'second.csv': Path(…)}",
             )
-        files[name] = _content(path)
+        files[name] = path
     return files
 
 
-def _content(given: bytes | str | os.PathLike[str]) -> bytes:
+def content(given: bytes | str | os.PathLike[str]) -> bytes | str:
+    """Return what a caller gave as content: itself, or what is in the file at a path. Raises `InvalidRequest`."""
     if not isinstance(given, os.PathLike):
-        return _bytes(given)
+        return given
     try:
         return Path(given).read_bytes()
     except OSError as error:
         raise InvalidRequest(
             f"the file {os.fspath(given)!r} can't be read",
-            why=(error.strerror or str(error)).lower(),
+            why=reason(error).lower(),
             next="name a file that is there" if not os.path.isdir(given) else "list the files in it",
         ) from None
 
@@ -412,10 +418,10 @@ def _plain(value: Any) -> Any:
             return value
 
 
-def _bytes(content: bytes | str) -> bytes:
-    if isinstance(content, bytes) and type(content) is not bytes:
-        return bytes(memoryview(content))
-    return content.encode("utf-8", "surrogateescape") if isinstance(content, str) else content
+def _bytes(given: bytes | str) -> bytes:
+    if isinstance(given, bytes) and type(given) is not bytes:
+        return bytes(memoryview(given))
+    return given.encode("utf-8", "surrogateescape") if isinstance(given, str) else given
 
 
 _FIELDS: dict[str, Callable[[Any], Any]] = {

@@ -681,9 +681,8 @@ class AsyncSession:
         return submission
 
     def _limits_of(self, options: RunOptions) -> Limits:
-        asked = dict(options.get("limits") or {})
-        if options.get("timeout") is not None:
-            asked["time"] = options["timeout"]
+        given = intake.limits_given(options)
+        asked = msgspec.structs.asdict(given) if isinstance(given, Limits) else dict(given or {})
         for name in asked.keys() - _OF_A_RUN:
             if name in Limits.__struct_fields__:
                 raise InvalidRequest(

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import msgspec
 
 from ..backends import display
-from ..backends.base import Capabilities, Control, Outcome, Sink, uncancellable
+from ..backends.base import COMMON_LIMITS, Capabilities, Control, Outcome, Sink, uncancellable
 from ..backends.endings import Ending, not_started
 from ..backends.jail.value_reading import decode
 from ..lib.errors import BackendError, InvalidRequest
@@ -28,7 +28,7 @@ from .channel import Channel, Done, framed
 
 MAX_VALUE = 1 << 20
 _SMALL = 4 << 10  # bytes of a value that is decoded faster than it is handed to a thread
-_LIMITS = frozenset(Limits.__struct_fields__)
+_LIMITS = COMMON_LIMITS | {"disk", "files"}
 LANGUAGES: frozenset[Language] = frozenset({"python", "bash", "javascript", "command", OTHER})
 
 

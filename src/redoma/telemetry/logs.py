@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ..lib.errors import ConfigError
+from ..lib.files import reason
 from .events import ROOT, Fields, plain
 
 
@@ -115,7 +116,7 @@ def _opened(file: Path) -> int:
     try:
         descriptor = os.open(file, flags, 0o600)
     except OSError as error:
-        raise _unusable(file, error.strerror or str(error)) from error
+        raise _unusable(file, reason(error)) from error
     except ValueError as error:  # a NUL in its name
         raise _unusable(file, str(error)) from error
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):

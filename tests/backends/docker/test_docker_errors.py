@@ -16,11 +16,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import aiodocker
 import pytest
 from docker_bench import docker, ours, run
 
 from redoma import BackendError, InvalidRequest
 from redoma.backends.docker import Box, DockerBackend
+from redoma.backends.docker.container import Container
+from redoma.backends.docker.engine import CannotStart, NoHosts, NoImage, NoInit, readable_errors
 from redoma.lib.errors import BackendUnavailable
 from redoma.lib.extras import pip_install
 
@@ -60,6 +63,49 @@ async def test_an_image_without_what_is_needed_is_named(engine: str) -> None:
         assert "it has no sh" in told.why
     finally:
         docker("rmi", _EMPTY)
+
+
+async def test_an_engine_without_its_init_runs_commands_without_it(
+    engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start, inits = Container.start, []
+
+    async def without_init(container: Container) -> None:
+        if not container.inspected["HostConfig"].get("Init"):
+            return await start(container)
+        inits.append(container.name)
+        with readable_errors(**container._about):
+            raise aiodocker.DockerError(500, 'exec: "docker-init": executable file not found in $PATH')
+
+    monkeypatch.setattr(Container, "start", without_init)
+    backend = DockerBackend(Box.plain("bash:5.2-alpine"), host=engine)
+    try:
+        for _ in range(2):
+            assert (await run(backend, argv=("echo", "ran"))).stdout == "ran\n"
+        absent = await run(backend, argv=("docker-init",))
+        assert absent.ending == ("error", 127)
+    finally:
+        await backend.aclose()
+    assert len(inits) == 1  # it is asked once
+
+
+@pytest.mark.parametrize(
+    ("message", "about", "kind"),
+    [
+        ("No such image: a:1", {"image": "a:1"}, NoImage),
+        ('exec: "docker-init": executable file not found in $PATH', {"program": "ls", "init": "docker-init"}, NoInit),
+        ('exec: "docker-init": executable file not found in $PATH', {"program": "docker-init"}, CannotStart),
+        ("bind source path does not exist: /v/hosts", {"hosts": "/v/hosts"}, NoHosts),
+        ("error mounting /v/hosts: no such file or directory", {"hosts": "/v/hosts", "program": "sh"}, NoHosts),
+        ("bind source path does not exist: /data", {"hosts": "/v/hosts"}, BackendError),
+    ],
+)
+def test_what_the_engine_says_becomes_one_kind_of_error(
+    message: str, about: dict[str, str], kind: type[BackendError]
+) -> None:
+    with pytest.raises(BackendError) as told, readable_errors(**about):
+        raise aiodocker.DockerError(500, message)
+    assert type(told.value) is kind
 
 
 async def test_a_runtime_a_user_or_a_volume_that_is_not_there_is_named(engine: str) -> None:

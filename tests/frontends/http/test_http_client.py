@@ -7,6 +7,7 @@ import http.client
 import os
 import socket
 import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -52,6 +53,81 @@ def test_what_is_wrong_is_told_as_by_the_library(server: Serving, client: redoma
         assert refused.value.status == 401
     with pytest.raises(redoma.ServiceError, match="can't be reached"):
         redoma.connect("http://127.0.0.1:1", key="k").run("1")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"files": ["sub/data.txt", "data.txt"]}, "data.txt outer sub/data.txt inner"),
+        ({"files": [Path("sub/data.txt")]}, "sub/data.txt inner"),
+        ({"files": ["sub/../data.txt"]}, "data.txt outer"),
+        ({"files": ["HERE/sub/data.txt"]}, "data.txt inner"),
+        (
+            {"files": {"a/b.txt": "text", Path("c.txt"): b"bytes", "d.txt": Path("data.txt")}},
+            "a/b.txt text c.txt bytes",
+        ),
+        ({"files": ["HERE/sub/data.txt", "HERE/data.txt"]}, "two files are to be called 'data.txt'"),
+        ({"files": ["HERE/data.txt", "data.txt"]}, "two files are to be called 'data.txt'"),
+        ({"files": "data.txt"}, "files is 'data.txt'"),
+        ({"files": ["sub"]}, "the file 'sub' can't be read: is a directory. Next: list the files in it"),
+        ({"files": ["missing.txt"]}, "the file 'missing.txt' can't be read"),
+        ({"timeout": 5, "limits": {"time": 6}}, "the limit 'time' was given twice"),
+        ({"memory": "100MiB", "limits": {"memory": "200MiB"}}, "the limit 'memory' was given twice"),
+        ({"timeout": 5, "memory": None, "limits": {"memory": "200MiB"}}, ""),
+        ({"timeout": 5, "limits": redoma.Limits(output_lines=1), "args": ["x"]}, "x"),
+        ({"outputs": "*.txt"}, "outputs is one text"),
+        ({"args": "a b"}, "args is one text"),
+        ({"args": ["a", "b"]}, "a b"),
+    ],
+)
+def test_an_option_means_the_same_there_and_here(
+    client: redoma.Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], said: str
+) -> None:
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "data.txt").write_text("outer")
+    (tmp_path / "sub" / "data.txt").write_text("inner")
+    monkeypatch.chdir(tmp_path)
+    if isinstance(paths := options.get("files"), list):
+        files = [path.replace("HERE", str(tmp_path)) if isinstance(path, str) else path for path in paths]
+        options = options | {"files": files}
+    code = """
+import sys
+from pathlib import Path
+found = [f"{path} {path.read_text()}" for path in sorted(Path(".").rglob("*.txt"))]
+print(*found, *sys.argv[1:])
+"""
+
+    def told(run: Any) -> tuple[str, str]:
+        try:
+            result = run(code, **options)
+        except redoma.InvalidRequest as error:
+            return "", str(error)
+        return result.status.value, result.stdout + result.stderr
+
+    with client:
+        there = told(client.run)
+        assert there == told(redoma.run)
+    assert said in there[1]
+
+
+def test_a_run_in_a_session_takes_a_limit_once_there_and_here(client: redoma.Client) -> None:
+    with client, client.session() as there, redoma.Session() as here:
+        for session in (there, here):
+            with pytest.raises(redoma.InvalidRequest, match="the limit 'time' was given twice"):
+                session.run("1", timeout=5, limits={"time": 6})
+            assert session.run("print(1)", timeout=5, limits={"output_lines": 3}).stdout == "1\n"
+
+
+def test_a_client_loads_what_reads_options_only_for_them(server: Serving) -> None:
+    code = f"""
+import sys, redoma
+with redoma.connect({server.url!r}, key={server.made["agent"]!r}) as client:
+    assert client.run("print(1)", env={{"A": "b"}}, reason="a test").ok
+    assert "redoma.pipeline.intake" not in sys.modules
+    assert client.run("print(1)", timeout=5).ok
+    assert "redoma.pipeline.intake" in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_a_connection_that_the_other_side_closed_is_not_used_again() -> None:

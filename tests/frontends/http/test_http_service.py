@@ -91,6 +91,22 @@ async def test_a_run_whose_key_cannot_be_read_ends(service: Service, monkeypatch
     assert (await asyncio.wait_for(service.cancel(key, job.row.id), 10 * SLOW)).state == "interrupted"
 
 
+async def test_a_run_waits_from_its_acceptance_until_it_has_a_slot_or_is_cancelled(service: Service) -> None:
+    key, _ = service.keys.create("agent", ("run",), concurrency=1)
+    async with service.turn(key):
+        assert service.quotas.waiting == 0
+        first, _ = await service.accept(key, RunBody(code="1"), "async")
+        assert service.quotas.waiting == 1
+        second, _ = await service.accept(key, RunBody(code="2"), "async")
+        assert service.quotas.waiting == 2
+        assert isinstance(first, Job)
+        assert isinstance(second, Job)
+        assert (await asyncio.wait_for(service.cancel(key, second.row.id), 10 * SLOW)).state == "cancelled"
+        assert service.quotas.waiting == 1
+    assert (await asyncio.wait_for(service.ended(first), 30 * SLOW)).state == "done"
+    assert service.quotas.waiting == 0
+
+
 async def test_the_real_path_of_a_linked_project_is_not_shown(tmp_path: Path) -> None:
     (tmp_path / "real" / "inner").mkdir(parents=True)
     (tmp_path / "link").symlink_to(tmp_path / "real")

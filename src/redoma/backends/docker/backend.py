@@ -15,13 +15,13 @@ import msgspec
 from ...lib.errors import BackendError, Unsupported
 from ...models import OTHER, Isolation, Limits, Request, Status
 from ...telemetry import metrics
-from ..base import Capabilities, Control, Fact, Outcome, Sink, check_files_fit, uncancellable
+from ..base import COMMON_LIMITS, MAX_RUNS, Capabilities, Control, Fact, Outcome, Sink, check_files_fit, uncancellable
 from ..hosts import ProxyProcess, run_with_hosts
 from . import box as boxes
 from . import inspection
 from .box import Box, Spec
 from .container import Container
-from .engine import CannotRemove, CannotStart, Engine, address, check_engine, closed
+from .engine import CannotRemove, CannotStart, Engine, NoHosts, NoInit, address, check_engine, closed
 from .pool import Pool
 from .run import NotTaken, Run
 
@@ -56,7 +56,7 @@ class DockerBackend:
     ) -> None:
         self.name, self.box, self.reach, self._host = name, box, box.reach, host
         self._minimum, self._queue, self._idle = minimum, queue, idle
-        self._maximum = maximum or max(16, 4 * (os.cpu_count() or 1))
+        self._maximum = maximum or MAX_RUNS
         self._connections: dict[asyncio.AbstractEventLoop, _Connection] = {}
 
     @classmethod
@@ -237,9 +237,7 @@ class _Connection:
         if not engine.without_init:
             try:
                 return await self._run_in_new(request, sink, control, init=True)
-            except BackendError as error:
-                if "docker-init" not in error.why:
-                    raise
+            except NoInit:
                 engine.without_init = True
         return await self._run_in_new(request, sink, control, init=False)
 
@@ -297,16 +295,14 @@ class _Connection:
         hosts = await engine.hosts(wanted.image) if self._box.network_mode == "none" else None
         try:
             return await self._start(wanted, hosts)
-        except BackendError as error:
-            if hosts is None or hosts not in error.why:
-                raise
+        except NoHosts:
             await engine.forget_hosts(hosts)  # the volumes of the engine were pruned
             return await self._start(wanted, await engine.hosts(wanted.image))
 
     async def _start(self, wanted: Spec, hosts: str | None) -> Container:
         gvisor = inspection.is_gvisor(self._box.runtime or self.engine.info.get("DefaultRuntime"))
         settings = boxes.waiting(self._box, wanted, gvisor=gvisor, hosts=hosts)
-        container = Container(self.engine, settings, pull=self._box.pull)
+        container = Container(self.engine, settings, pull=self._box.pull, hosts=hosts or "")
         try:
             await container.create()
             await container.attach()
@@ -377,8 +373,9 @@ def _enforced(runtime: str | None) -> frozenset[str]:
     """Return the limits that this runtime enforces. gVisor has no limit on files, and bounds processes only through the
     number of threads it needs for them.
     """
-    every = frozenset(Limits.__struct_fields__)
-    return every - {"files", "processes"} if inspection.is_gvisor(runtime) else every
+    if inspection.is_gvisor(runtime):
+        return COMMON_LIMITS - {"processes"} | {"disk"}
+    return COMMON_LIMITS | {"disk", "files"}
 
 
 def _check_limits(limits: Limits, runtime: str | None) -> None:

@@ -10,6 +10,7 @@ import msgspec
 from ...lib.errors import InvalidRequest
 from ...models import Language, Limits
 from ...models.reach import Reach
+from ...models.request import IMAGES
 from ..base import MAX_LIMIT
 from . import stub, syscalls
 
@@ -35,10 +36,10 @@ class Box(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     apply, and these only where they are lower.
     """
 
-    python: str = "python:3.11-slim"
-    bash: str = "bash:5.2-alpine"
-    command: str = "python:3.11-slim"
-    javascript: str = "node:22-slim"
+    python: str = IMAGES["python"]
+    bash: str = IMAGES["bash"]
+    command: str = IMAGES["command"]
+    javascript: str = IMAGES["javascript"]
     network_mode: str = "none"
     volumes: tuple[str, ...] = ()
     """`host:container[:ro]`; a source that doesn't begin with / is a named volume of the engine."""
@@ -75,7 +76,7 @@ class Box(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     def plain(cls, image: str, **fields: Any) -> Box:
         """Return the settings of a configured container (`exec.docker`): the engine's defaults, except for `fields`."""
         engine: dict[str, Any] = {
-            **dict.fromkeys(("python", "bash", "command", "javascript"), image),
+            **dict.fromkeys(IMAGES, image),
             **dict.fromkeys(("auto_remove", "read_only_rootfs", "no_new_privileges"), False),
             "network_mode": "bridge",
             "user": None,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ...lib.errors import BackendError
 from ...models import Stream
 from ..base import uncancellable
-from .engine import CannotRemove, Engine, labels, readable_errors
+from .engine import CannotRemove, Engine, NoImage, labels, readable_errors
 from .stub import READY
 
 if TYPE_CHECKING:
@@ -33,10 +33,12 @@ _PATIENCE = 60.0  # seconds that a stub has to start; long, because an engine un
 class Container:
     """One container. Call create, attach, start, wait and remove in this order; always call `remove`, also after
     errors.
+
+    `hosts` is our file that is mounted as /etc/hosts in it, if any: it may be gone, and that is an error of its own.
     """
 
-    def __init__(self, engine: Engine, settings: dict[str, Any], *, pull: bool = False) -> None:
-        self._engine, self._settings, self._pull = engine, settings, pull
+    def __init__(self, engine: Engine, settings: dict[str, Any], *, pull: bool = False, hosts: str = "") -> None:
+        self._engine, self._settings, self._pull, self._hosts = engine, settings, pull, hosts
         # Chosen here and known before the engine answers, so a container that the engine made while we were cancelled
         # can still be removed.
         self.name = f"redoma-{secrets.token_hex(8)}"
@@ -54,11 +56,14 @@ class Container:
 
     @property
     def _about(self) -> dict[str, str]:
+        host = self._settings["HostConfig"]
         told = {
             "image": self._settings["Image"],
-            "runtime": self._settings["HostConfig"].get("Runtime", ""),
+            "runtime": host.get("Runtime", ""),
             "user": self._settings["User"],
             "program": self._settings["Cmd"][0],
+            "hosts": self._hosts,
+            "init": "docker-init" if host.get("Init") else "",
         }
         return {name: str(value) for name, value in told.items()}
 
@@ -69,8 +74,8 @@ class Container:
         settings = {**self._settings, "Labels": labels()}
         try:
             await uncancellable(self._ask_for(settings))
-        except BackendError as error:
-            if not (self._pull and "is not there" in error.what):
+        except NoImage:
+            if not self._pull:
                 raise
             await self._engine.pull(settings["Image"])
             await uncancellable(self._ask_for(settings))

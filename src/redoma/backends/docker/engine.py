@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from ...lib.errors import BackendError, BackendUnavailable
 from ...lib.extras import pip_install, restore_tls
 from ...lib.units import ENGINES, engine_problem
+from ...models.request import IMAGES
 from ..base import uncancellable
 from ..processes import exists, start_time
 
@@ -376,6 +377,18 @@ def _archive(name: str, content: bytes) -> bytes:
 # --- errors of the engine, and what to do about them ---
 
 
+class NoImage(BackendUnavailable):
+    """The engine doesn't have the image of a container."""
+
+
+class NoInit(BackendError):
+    """The engine has no `docker-init`, which a container was to have as pid 1."""
+
+
+class NoHosts(BackendError):
+    """Our file for /etc/hosts is gone, because somebody removed the volume it was in."""
+
+
 class CannotStart(BackendError):
     """The program of a container is not in its image, or can't be started."""
 
@@ -439,8 +452,8 @@ def _no_permission(path: str) -> BackendUnavailable:
 
 @contextmanager
 def readable_errors(**about: str) -> Iterator[None]:
-    """Turn exceptions of aiodocker into a `BackendError`. `about` (image, runtime, user, program) is used in its
-    message.
+    """Turn exceptions of aiodocker into a `BackendError`. `about` (image, runtime, user, program, hosts, init) is used
+    to tell which, and in its message.
     """
     import aiodocker
     import aiohttp
@@ -458,14 +471,18 @@ def readable_errors(**about: str) -> Iterator[None]:
 
 
 def _explain(status: int, message: str, **about: str) -> BackendError:
-    image, program = about.get("image", ""), about.get("program", "")
+    image, program, hosts = (about.get(name, "") for name in ("image", "program", "hosts"))
     if status == 900:  # aiodocker's code for "cannot connect"
         why = re.sub(r"^Cannot connect to Docker Engine via ", "", message)
         if "Permission denied" in message and (path := re.search(r"unix://(\S+)", message)):
             return _no_permission(path[1])
         return _no_engine(why)
+    if hosts and hosts in message:
+        return NoHosts("the file for /etc/hosts is gone", why=message, next="run it again")
+    if about.get("init") and "docker-init" in message:
+        return NoInit("the engine has no init", why=message, next="install docker-init beside it")
     if re.search(r"no such image|manifest unknown|pull access denied|not found: manifest", message, re.IGNORECASE):
-        return BackendUnavailable(
+        return NoImage(
             f"the image {image!r} is not there",
             why=message
             if "pull" in message or "manifest" in message
@@ -492,7 +509,7 @@ def _explain(status: int, message: str, **about: str) -> BackendError:
         return CannotStart(
             f"the image {image!r} can't be used",
             why=f"it has no {program}",
-            next=f"use one that has, such as {'python:3.11-slim' if program == 'python3' else 'bash:5.2-alpine'}",
+            next=f"use one that has, such as {IMAGES['python' if program == 'python3' else 'bash']}",
         )
     return BackendError("the Docker engine refused", why=message, next="see its log, and `docker info`")
 

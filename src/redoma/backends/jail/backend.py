@@ -13,11 +13,12 @@ from typing import ClassVar
 import msgspec
 
 from ...lib.errors import BackendError, BackendUnavailable, InvalidRequest
+from ...lib.files import reason
 from ...models import OTHER, EnvironmentUse, Interpreter, Isolation, Limits, Request
 from ...models.reach import NOTHING
 from ...telemetry import INFO, metrics, tell
 from .. import linux
-from ..base import LAYER_ALIASES, Capabilities, Control, Fact, Outcome, Sink, check_files_fit
+from ..base import COMMON_LIMITS, LAYER_ALIASES, MAX_RUNS, Capabilities, Control, Fact, Outcome, Sink, check_files_fit
 from ..hosts import ProxyProcess, run_with_hosts
 from ..image import MemoryImage
 from . import cgroup
@@ -74,7 +75,7 @@ class JailBackend:
     ) -> None:
         self._once, self._environments = once, environments
         self._minimum, self._queue, self._idle = minimum, queue, idle
-        self._maximum = maximum or max(16, 4 * (os.cpu_count() or 1))
+        self._maximum = maximum or MAX_RUNS
         self._preload, self._without = tuple(preload), frozenset(without)
         self._prelude, self._forks, self._programs = prelude, forks, dict(programs or {})
         self._changes_on_disk = changes_on_disk
@@ -130,7 +131,7 @@ class JailBackend:
         return Capabilities(
             languages=frozenset({"python", "bash", "javascript", "command", OTHER}),
             isolation=isolation,
-            limits=frozenset(Limits.__struct_fields__),
+            limits=COMMON_LIMITS | {"disk", "files"},
             arguments=True,
             stdin=True,
             env=True,
@@ -359,7 +360,7 @@ def _identity(project: str) -> tuple[str, int, int]:
         about = os.stat(project)
     except OSError as error:
         raise InvalidRequest(
-            f"the project {project!r} can't be used", why=error.strerror or str(error), next="name a directory"
+            f"the project {project!r} can't be used", why=reason(error), next="name a directory"
         ) from error
     return project, about.st_dev, about.st_ino
 

@@ -25,7 +25,7 @@ from typing import Self
 import msgspec
 
 from ...lib.errors import BackendError
-from ...lib.files import SPECIAL
+from ...lib.files import SPECIAL, reason
 from ..base import EVERYTHING, Entry
 
 MAX_ENTRIES = 100_000
@@ -311,5 +311,5 @@ def _keeping() -> Iterator[None]:
         yield
     except OSError as error:
         raise BackendError(
-            "what the run changed can't be kept", why=error.strerror or str(error), next="free some space on the disk"
+            "what the run changed can't be kept", why=reason(error), next="free some space on the disk"
         ) from error

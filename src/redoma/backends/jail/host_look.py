@@ -18,6 +18,7 @@ from typing import Any
 
 import msgspec
 
+from ...lib.files import reason
 from ...lib.mounts import read_mounts
 from .. import linux
 from . import seccomp
@@ -144,7 +145,7 @@ def _unfiltered() -> str:
     try:
         seccomp.program(watched=False)
     except OSError as error:
-        return error.strerror or str(error)
+        return reason(error)
     return ""
 
 

@@ -17,6 +17,7 @@ import sys
 from typing import ClassVar
 
 from ...lib.errors import BackendUnavailable
+from ...lib.files import reason
 from ...models import EnvironmentUse, Isolation
 from .. import linux
 from ..base import Capabilities, Fact
@@ -110,7 +111,7 @@ def why_not(*, own_user: bool) -> str:
     try:
         seccomp.program(watched=True)
     except OSError as error:
-        return error.strerror or str(error)
+        return reason(error)
     version = linux.landlock_abi()
     if not version:
         return (

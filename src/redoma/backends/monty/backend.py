@@ -23,7 +23,7 @@ from ...lib.errors import BackendError, BackendUnavailable, Unsupported
 from ...lib.extras import pip_install
 from ...models import Isolation, KiB, Limits, MiB, Request, Seed, Status, Stream, Usage
 from ...models.reach import NOTHING
-from ..base import MAX_LIMIT, Capabilities, Control, Fact, Outcome, Sink, new_seed
+from ..base import COMMON_LIMITS, MAX_LIMIT, Capabilities, Control, Fact, Outcome, Sink, new_seed
 from ..jail.launch import is_seen_in_cells
 from ..scratch import scratch
 from . import session, worker
@@ -83,7 +83,7 @@ class MontyBackend:
             languages=frozenset({"python"}),
             isolation=isolation,
             # It has no processes or descriptors to limit; files are bounded by their bytes only.
-            limits=frozenset(Limits.__struct_fields__) - {"files"},
+            limits=COMMON_LIMITS | {"disk"},
             stdin=True,
             env=True,
             files=True,

@@ -26,7 +26,7 @@ import msgspec
 from ...lib.errors import BackendError, BackendUnavailable
 from ...models import OTHER, Isolation, Limits, Request, Status, Stream, Usage
 from ...models.reach import HOST
-from ..base import MAX_LIMIT, Capabilities, Control, Outcome, Sink, uncancellable
+from ..base import COMMON_LIMITS, MAX_LIMIT, Capabilities, Control, Outcome, Sink, uncancellable
 from ..collect import collect
 from ..endings import Ending, not_started
 from ..scratch import scratch
@@ -48,7 +48,6 @@ _ISOLATION = Isolation(
     layers={"environment": "only the variables of the request"},
     missing=("process", "filesystem", "network", "kernel", "limit on disk", "limit on files"),
 )
-_LIMITS = frozenset(Limits.__struct_fields__) - {"disk", "files"}
 _MAX_DEPTH = 1_000_000  # CPython's recursion limit must fit in a C int
 _GRACE = 5.0  # seconds that a supervisor has to kill and reap, before it is killed itself
 
@@ -69,7 +68,7 @@ class NativeBackend:
         return Capabilities(
             languages=frozenset({"python", "bash", "javascript", "command", OTHER}),
             isolation=_ISOLATION,
-            limits=_LIMITS,
+            limits=COMMON_LIMITS,
             arguments=True,
             stdin=True,
             env=True,

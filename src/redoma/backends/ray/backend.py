@@ -14,10 +14,11 @@ from functools import reduce
 import msgspec
 
 from ...lib.errors import BackendError, BackendUnavailable, Unsupported
-from ...models import Isolation, NetworkRequest, Request, Status, Stream
+from ...models import Isolation, Request, Status, Stream
 from ...models.reach import NOTHING
 from ...telemetry import WARNING, tell
 from ..base import Capabilities, Control, Outcome, Sink
+from ..hosts import keep_requests
 from . import protocol as said
 from .hub import Cluster, Flight, Hub, Parcel, Told
 from .link import Lost
@@ -281,7 +282,9 @@ class _Attempt:
                 case said.Failed():
                     if self._flooded and item.kind == "cancelled":
                         return Outcome(status=Status.OUTPUT, isolation=self._isolation(), network=item.network)
-                    raise _with_requests(_failure(item), item.network)
+                    failure = _failure(item)
+                    keep_requests(failure, item.network)
+                    raise failure
                 case BaseException():
                     raise item
 
@@ -337,9 +340,9 @@ class _Attempt:
             except asyncio.CancelledError:
                 continue  # cancelled again: still wait until nothing is left of the run
             if isinstance(item, said.Failed):
-                _with_requests(cancelled, item.network)
+                keep_requests(cancelled, item.network)
             elif isinstance(item, said.Ended):
-                _with_requests(cancelled, item.outcome.network)
+                keep_requests(cancelled, item.outcome.network)
             if not isinstance(item, said.Output | said.Began):
                 return
 
@@ -349,10 +352,3 @@ def _failure(failed: said.Failed) -> BackendError:
     if failed.kind == "cancelled":
         return BackendError("the run was ended", why="its node was told to", next="run it again")
     return kind(failed.what, why=failed.why, next=failed.next)
-
-
-def _with_requests(error: BaseException, network: tuple[NetworkRequest, ...]) -> BaseException:
-    """Attach the requests that a run made to an error, for `hosts.kept_requests`; return the error."""
-    if network:
-        error.__dict__["redoma_requests"] = network
-    return error

@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from redoma.lib.errors import InvalidRequest
+from redoma.lib.files import reason
 from redoma.lib.sanitise import sanitise
 
 from .emit import echo
@@ -43,5 +44,5 @@ class Screen:
                     file.write(content if isinstance(content, bytes) else content.encode())
                     return path
         except OSError as error:
-            why = error.strerror or str(error)
+            why = reason(error)
             raise InvalidRequest(f"{self._directory} can't be written to", why=why, next="choose another") from None

@@ -19,6 +19,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from redoma.lib.errors import InvalidRequest
+from redoma.lib.files import reason
 from redoma.models import Denial, Result, Status
 from redoma.models.reach import NAME_THE_HOST, NO_NETWORK
 
@@ -247,7 +248,7 @@ def write_files(directory: str, files: Mapping[str, bytes], *, force: bool) -> t
         os.makedirs(directory, exist_ok=True)
         top = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:
-        why = error.strerror or str(error)
+        why = reason(error)
         raise InvalidRequest(f"{directory} can't be written to", why=why, next="choose another --output-dir") from None
     try:
         for path, content in sorted(files.items()):
@@ -288,7 +289,7 @@ def _write_one(top: int, parts: list[str], content: bytes, force: bool) -> str:
     except FileExistsError:
         return "there is such a file already; --force replaces it"
     except OSError as error:
-        return error.strerror or str(error)
+        return reason(error)
     finally:
         os.close(here)
     return ""

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import NamedTuple, TextIO
 
 from redoma.lib.errors import InvalidRequest
+from redoma.lib.files import reason
 from redoma.models import Language
 
 TYPE_CHECKING = False
@@ -96,7 +97,7 @@ def read_file(path: Path, max_bytes: int, *, pipes: bool = False) -> bytes:
                 raise InvalidRequest(f"{path} can't be read", why="it is not a regular file", next="name a file")
             data = file.read(max_bytes + 1)
     except OSError as error:
-        why = error.strerror or str(error)
+        why = reason(error)
         raise InvalidRequest(f"{path} can't be read", why=why, next="check the path and its rights") from None
     if len(data) > max_bytes:
         raise InvalidRequest(f"{path} is too large", why=f"at most {max_bytes} bytes are taken", next="make it smaller")
@@ -128,7 +129,7 @@ def new_file(path: Path, *, force: bool) -> Iterator[TextIO]:
     except FileExistsError:
         raise InvalidRequest(f"{path} is there already", why="nothing was written", next="add --force") from None
     except OSError as error:
-        why = error.strerror or str(error)
+        why = reason(error)
         raise InvalidRequest(f"{path} can't be written", why=why, next="choose another place") from None
     finally:
         with contextlib.suppress(OSError):

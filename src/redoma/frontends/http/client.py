@@ -23,17 +23,15 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar
 from urllib.parse import quote, urlencode, urlsplit
 
 import msgspec
 
 from redoma.lib.errors import InvalidRequest, ServiceError
-from redoma.lib.text import did_you_mean
-from redoma.models import Chunk, Display, Result, Status
+from redoma.models import Chunk, Display, Limits, Result, Status
 
 from ...lib.types import resolved
 
@@ -619,7 +617,7 @@ def _body(what: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
     limits = limits_of(options)
     plain = ("backend", "env", "environment", "expect", "label", "policy", "project", "reason", "secrets", "workspace")
     body = what | {name: options[name] for name in plain if options.get(name)}
-    body |= {name: list(options[name]) for name in ("network", "outputs", "packages", "require") if options.get(name)}
+    body |= lists_of(options, ("network", "outputs", "packages", "require"))
     if limits:
         body["limits"] = limits
     add_args(body, options)
@@ -630,6 +628,9 @@ def _body(what: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
     return body
 
 
+# What a caller gives is read as the library reads it. Its module is loaded only when such an option is given.
+
+
 def add_args(body: dict[str, Any], options: Mapping[str, Any]) -> None:
     """Add the option `args` to the body of a run. Raises `InvalidRequest` if the run is a command."""
     if not options.get("args"):
@@ -638,46 +639,50 @@ def add_args(body: dict[str, Any], options: Mapping[str, Any]) -> None:
         from ...pipeline.intake import args_with_command
 
         raise args_with_command()
-    body["argv"] = list(options["args"])
+    body["argv"] = lists_of(options, ("args",))["args"]
 
 
-def must_be_known(options: Mapping[str, Any], known: Iterable[str]) -> None:
+def must_be_known(options: Mapping[str, Any], known: Collection[str]) -> None:
     """Raise `InvalidRequest` for an option that is not in `known`."""
-    for name in options:
-        if name not in known:
-            raise InvalidRequest(
-                f"unknown option {name!r}",
-                why=f"a service takes {', '.join(known)}",
-                next=did_you_mean(name, known, "leave it out"),
-            )
+    if not options.keys() <= set(known):
+        from ...pipeline import intake
+
+        intake.must_be_known("option", options, known)
+
+
+def lists_of(options: Mapping[str, Any], names: Iterable[str]) -> dict[str, list[Any]]:
+    """Return those of the named options that were given; each is a list. Raises `InvalidRequest` if one is not."""
+    found = {name: options[name] for name in names if options.get(name)}
+    if not found:
+        return {}
+    from ...pipeline.intake import words
+
+    return {name: list(words(name, given)) for name, given in found.items()}
 
 
 def limits_of(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the limits among the options, including `timeout` and `memory`."""
-    limits = dict(options.get("limits") or {})
-    for short, name in (("timeout", "time"), ("memory", "memory")):
-        if options.get(short) is not None:
-            limits[name] = options[short]
-    return limits
+    """Return the limits among the options, including `timeout` and `memory`. Raises `InvalidRequest`."""
+    if options.keys().isdisjoint(("limits", "timeout", "memory")):
+        return {}
+    from ...pipeline.intake import limits_given
+
+    limits = limits_given(options)
+    return msgspec.structs.asdict(limits) if isinstance(limits, Limits) else dict(limits or {})
 
 
 def files_of(given: Any) -> dict[str, Any]:
     """Return files for a request: from a mapping of names to contents, or from paths. Raises `InvalidRequest`."""
-    if isinstance(given, Mapping):
-        return {os.fspath(name): content_of(content) for name, content in given.items()}
-    return {Path(path).name: content_of(Path(path)) for path in given}
+    from ...pipeline.intake import named_files
+
+    return {name: content_of(one) for name, one in named_files(given).items()}
 
 
 def content_of(given: bytes | str | os.PathLike[str]) -> Any:
     """Return content for a request: text as it is, bytes or the file at a path as base64. Raises `InvalidRequest`."""
-    if isinstance(given, os.PathLike):
-        try:
-            given = Path(given).read_bytes()
-        except OSError as error:
-            raise InvalidRequest(
-                f"the file {os.fspath(given)!r} can't be read", why=error.strerror or "", next="name one that is there"
-            ) from None
-    return given if isinstance(given, str) else {"base64": base64.b64encode(given).decode()}
+    from ...pipeline.intake import content
+
+    found = content(given)
+    return found if isinstance(found, str) else {"base64": base64.b64encode(found).decode()}
 
 
 def _json(data: bytes) -> Any:

@@ -57,7 +57,7 @@ class AsyncRemoteSession:
         """Make a session. `shown` is what the service returned for it, if it is open already."""
         plain.must_be_known(options, _OPTIONS)
         self._body = {name: options[name] for name in _PLAIN if options.get(name)}
-        self._body |= {name: list(options[name]) for name in ("packages", "require") if options.get(name)}
+        self._body |= plain.lists_of(options, ("packages", "require"))
         if limits := plain.limits_of(options):
             self._body["limits"] = limits
         if options.get("files"):

@@ -34,8 +34,16 @@ class Job:
         self.error: RedomaError | None = None
         self.why = ""
         """Why the service cancelled the run; empty if it did not."""
+        self.interrupted = False
+        """Whether it was cancelled because the server stops, and not because somebody wanted that."""
         self.signal = asyncio.Event()
         """Set at the next change and then replaced by a new event."""
+
+    def cancel(self, why: str, *, interrupted: bool = False) -> None:
+        """Cancel the run, if it has not ended. `interrupted`: the server stops."""
+        if self.task is not None:
+            self.why, self.interrupted = why, interrupted
+            self.task.cancel()
 
     def touch(self) -> None:
         """Wake every task that waits for a change of this run."""

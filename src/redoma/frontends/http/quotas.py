@@ -42,6 +42,18 @@ class Quota:
         return 0.0
 
 
+class Ticket:
+    """A run that waits for a slot."""
+
+    def __init__(self, tickets: set[Ticket]) -> None:
+        self._tickets = tickets
+        tickets.add(self)
+
+    def leave(self) -> None:
+        """Stop waiting. Calling it twice is safe."""
+        self._tickets.discard(self)
+
+
 class Quotas:
     """The quotas of all keys, and the slots that they share."""
 
@@ -49,10 +61,18 @@ class Quotas:
         self._settings = settings
         self.running = settings.running or 4 * (os.cpu_count() or 1)
         """Number of slots: runs that may be under way at one time."""
-        self.waiting = 0
-        """Number of runs that wait for a slot."""
+        self._tickets: set[Ticket] = set()
         self._slots = asyncio.Semaphore(self.running)
         self._quotas: dict[str, Quota] = {}
+
+    @property
+    def waiting(self) -> int:
+        """Number of runs that wait for a slot."""
+        return len(self._tickets)
+
+    def enqueue(self) -> Ticket:
+        """Count a run as waiting from now on: until `slot` has one for it, or it calls `leave`."""
+        return Ticket(self._tickets)
 
     def of(self, key: Key) -> Quota:
         """Return the quota of a key; a new one if its concurrency has changed."""
@@ -81,21 +101,17 @@ class Quotas:
             raise too_many("the runs of this key that wait are too large together", retry=2)
 
     @asynccontextmanager
-    async def slot(self, key: Key, *, shared: bool = True) -> AsyncIterator[None]:
-        """Wait for a slot and hold it. With `shared=False`, it counts only against the key's own concurrency.
-
-        The caller has counted itself in `waiting`.
-        """
-        quota, waits = self.of(key), True
+    async def slot(self, key: Key, ticket: Ticket, *, shared: bool = True) -> AsyncIterator[None]:
+        """Wait for a slot and hold it. With `shared=False`, it counts only against the key's own concurrency."""
+        quota = self.of(key)
         places = (quota.places, self._slots) if shared else (nullcontext(), nullcontext())
         quota.active += 1
         try:
             async with quota.slots, places[0], places[1]:
-                self.waiting -= 1
-                waits = False
+                ticket.leave()
                 yield
         finally:
-            self.waiting -= waits
+            ticket.leave()
             quota.active -= 1
 
 

@@ -27,7 +27,7 @@ from .jobs import Job, complete, row_of
 from .keys import Key, Keys
 from .numbers import Numbers
 from .problems import Answered, no_key, not_allowed, not_found, stopping, without_paths
-from .quotas import Quotas
+from .quotas import Quotas, Ticket
 from .run_table import Row, RunTable
 from .sessions import Held, Sessions
 from .store import open_store
@@ -127,17 +127,14 @@ class Service:
         for job in list(self._jobs.values()):
             if job.row.state == "queued" and job.durable and job.task is not None:
                 job.task.cancel()
-            elif job.process is not None and job.task is not None:  # it may never end by itself
-                job.why = _STOPPED
-                job.task.cancel()
+            elif job.process is not None:  # it may never end by itself
+                job.cancel(_STOPPED, interrupted=True)
             job.touch()
 
     def give_up(self) -> None:
         """Cancel all runs now, without waiting for them to end by themselves."""
         for job in list(self._jobs.values()):
-            if job.task is not None and not job.task.done():
-                job.why = _STOPPED
-                job.task.cancel()
+            job.cancel(_STOPPED, interrupted=True)
 
     async def stop(self) -> None:
         """Wait up to `server.drain` seconds for runs to end, then cancel them. Nothing runs when this returns."""
@@ -288,29 +285,24 @@ class Service:
         Raises `Answered` if there are too many.
         """
         self._admit(key, "sync")
-        self.quotas.waiting += 1
-        async with self.quotas.slot(key):
+        async with self.quotas.slot(key, self.quotas.enqueue()):
             yield
 
     # --- executing ---
 
     def _begin(self, job: Job, submission: Submission | None) -> None:
-        self.quotas.waiting += 1
+        ticket = self.quotas.enqueue()  # before the task begins: the next request is admitted by this count
         job.touch()
-        job.task = asyncio.create_task(self._drive(job, submission))
+        job.task = asyncio.create_task(self._drive(job, submission, ticket))
 
-    async def _drive(self, job: Job, submission: Submission | None) -> None:
+    async def _drive(self, job: Job, submission: Submission | None, ticket: Ticket) -> None:
         """Take a run from `queued` to its end or to `waiting`. Raises nothing: errors go to the job and its row."""
         row, kept = job.row, False
         try:
-            try:
-                if (key := self.keys.get(row.key)) is None:
-                    raise no_key()
-            except Exception:
-                self.quotas.waiting -= 1  # it won't wait for a slot
-                raise
+            if (key := self.keys.get(row.key)) is None:
+                raise no_key()
             # In a session, a run needs no shared slot: sessions are limited in number and have one run at a time.
-            async with self.quotas.slot(key, shared=not row.session):
+            async with self.quotas.slot(key, ticket, shared=not row.session):
                 if job.durable and not await asyncio.to_thread(self._table.claim, row):
                     return
                 row.state, row.started = "running", row.started or time.time()
@@ -322,7 +314,7 @@ class Service:
             if row.state == "queued" and not job.why:
                 row.note = ""  # it stays queued for the next start
             elif not row.is_over:
-                row.state = "interrupted" if job.why.startswith("the server") else "cancelled"
+                row.state = "interrupted" if job.interrupted else "cancelled"
                 row.note, row.ended = job.why or "it was cancelled", time.time()
         except RedomaError as error:
             job.error = error
@@ -331,6 +323,7 @@ class Service:
             tell(ERROR, "service.bug", run=row.id, error=type(error).__name__)
             row.state, row.note, row.ended = "interrupted", "the server failed", time.time()
         finally:
+            ticket.leave()  # it may have failed before it waited for a slot
             job.task = None
             if not kept:
                 await self._keep(job)
@@ -508,8 +501,7 @@ class Service:
         if row.key != key.id and not key.may("admin"):
             raise not_allowed("admin, as another key has asked for this run")
         if isinstance(found, Job) and found.task is not None:
-            found.why = f"it was cancelled by {key.name}"
-            found.task.cancel()
+            found.cancel(f"it was cancelled by {key.name}")
             while found.task is not None:
                 await found.changed()
         elif isinstance(found, Job) and row.state == "waiting":

@@ -23,6 +23,7 @@ from mcp_types import CallToolResult, TextContent
 from pydantic import BaseModel, Field
 
 from ...approval import describe
+from ...lib import files
 from ...lib.errors import RedomaError
 from .answers import MAX_TEXT, clean
 from .tool_host import ToolHost
@@ -60,7 +61,7 @@ def telling(host: ToolHost, function: Callable[P, Awaitable[T]]) -> Callable[P, 
             raise ToolError(clean(host.words(str(error)), MAX_TEXT)) from error
         except OSError as error:  # of a file in a session, as `open` raises it
             named = f": {error.filename}" if error.filename else ""
-            raise ToolError(clean(f"{error.strerror or error}{named}")) from error
+            raise ToolError(clean(f"{files.reason(error)}{named}")) from error
 
     return told
 

@@ -29,6 +29,7 @@ _BEAT = 15.0
 _UNWATCHED = 0.05
 """Seconds of a run before its client's connection is watched: most runs are over by then."""
 _TITLE = 80
+_GONE = "its caller went away"
 
 _EXAMPLES = [
     Example(summary="Python", value={"code": "print(6 * 7)"}),
@@ -113,9 +114,8 @@ async def ended(request: Asked, job: Job) -> Row:
 async def cancel_if_gone(request: Asked, job: Job, doing: asyncio.Future[Any]) -> None:
     """Wait for `doing`, which is about a run. If the client disconnects first, cancel the run, unless it is durable."""
     await _until_gone(request, doing)
-    if not doing.done() and not job.durable and job.task is not None:
-        job.why = "its caller went away"
-        job.task.cancel()
+    if not doing.done() and not job.durable:
+        job.cancel(_GONE)
 
 
 async def unless_gone(request: Asked, work: Coroutine[Any, Any, T]) -> T:
@@ -286,9 +286,8 @@ async def _lines(service: Service, found: Job | Row, *, cancels: bool) -> AsyncI
             with suppress(asyncio.CancelledError, StopAsyncIteration):
                 await pending
         await following.aclose()  # type: ignore[attr-defined] # an asynchronous generator
-        if cancels and isinstance(found, Job) and found.task is not None and not found.durable:
-            found.why = "its caller went away"
-            found.task.cancel()
+        if cancels and isinstance(found, Job) and not found.durable:
+            found.cancel(_GONE)
 
 
 HANDLERS = (run, run_async, run_stream, run_events, runs, run_show, run_cancel)
