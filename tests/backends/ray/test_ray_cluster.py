@@ -115,8 +115,7 @@ async def test_forks_of_a_session_stay_on_its_node(nodes: NodesApart) -> None:
 
 
 async def test_mixed_runs_are_each_accounted_for_once(nodes: NodesApart) -> None:
-    """While a link is cut for 20 s, a node killed and one drained. The last test, since it leaves two nodes of four.
-    """
+    """While a link is cut for 20 s, a node killed and one drained. The last test, since it leaves two nodes of four."""
     executor, _ = connected(nodes.head.config)
     async with executor:
         report = await faults(nodes, executor, runs=5000, cut=20.0)
