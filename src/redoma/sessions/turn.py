@@ -17,17 +17,15 @@ from typing import Any, Protocol
 import msgspec
 
 from ..backends import display
-from ..backends.base import Capabilities, Control, Outcome, Sink, uncancellable
+from ..backends.base import Capabilities, Control, Outcome, Sink, decoded, uncancellable
 from ..backends.endings import Ending, not_started
-from ..backends.jail.value_reading import decode
+from ..backends.jail import protocol, value_reading
 from ..lib.errors import BackendError, InvalidRequest
 from ..models import OTHER, Display, Isolation, Language, Limits, Request, Status, Stream, Usage
 from ..models.reach import Reach
 from . import driver, frames
 from .channel import Channel, Done, framed
 
-MAX_VALUE = 1 << 20
-_SMALL = 4 << 10  # bytes of a value that is decoded faster than it is handed to a thread
 _LIMITS = frozenset(Limits.__struct_fields__)
 LANGUAGES: frozenset[Language] = frozenset({"python", "bash", "javascript", "command", OTHER})
 
@@ -185,7 +183,7 @@ class Turn:
     def _message(self, request: Request) -> bytes:
         if request.language == "python":
             source = request.code.encode("utf-8", "surrogatepass")
-            most = min(request.limits.output_bytes, MAX_VALUE)
+            most = min(request.limits.output_bytes, protocol.MAX_VALUE)
             head: dict[str, Any] = {"do": "run", "context": self.context, "value": most}
             # Only what was given: reading the rest takes longer than many a run.
             if request.env or self._directory:
@@ -287,7 +285,7 @@ class Turn:
             return self._lost(request.limits, wall)
         said, data = self._done
         self.traceback = said.traceback
-        decoded = _decoded(data) if len(data) <= _SMALL else await asyncio.to_thread(_decoded, data)
+        value = await decoded(value_reading.read, data) if data else None
         ending = Ending(
             exit_code=said.exit or 0,
             signal=said.signal,
@@ -302,8 +300,8 @@ class Turn:
             request.limits,
             isolation=self._channel.isolation,
             usage=Usage(wall=wall),
-            value=decoded,
-            exception=_name(said.exception),
+            value=value,
+            exception=said.exception,
         )
         changes: dict[str, Any] = {"displays": tuple(self._displays)}
         if self._stopped is not None:
@@ -499,20 +497,5 @@ def _encoded(code: str) -> bytes:
         raise InvalidRequest("the code can't be written to a file", why=str(error), next="remove it there") from None
 
 
-def _decoded(data: bytes) -> Any:
-    """Return a value that the session reported; None if it is invalid."""
-    if not data:
-        return None
-    try:
-        return decode(data)
-    except (ValueError, RecursionError):
-        return None
-
-
 def _content(kind: str, data: bytes) -> str | bytes:
     return data if kind in display.BINARY else data.decode("utf-8", "replace")
-
-
-def _name(claimed: str | None) -> str | None:
-    """Return the name of an exception; None if it is not a valid name."""
-    return claimed if claimed and len(claimed) < 200 and claimed.isidentifier() else None
