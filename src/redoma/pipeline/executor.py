@@ -119,7 +119,7 @@ class AsyncExecutor:
         self.inputs = Inputs.within(state, days=audit.retention_days, fsync=audit.fsync)
         settings = {**msgspec.structs.asdict(approval), **({"approver": approver} if approver else {})}
         database = Store(state / DATABASE) if state else None
-        self._gate = Gate.configured(database, self._record, user=intake.user(), **settings) if database else None
+        self._gate = Gate.configured(database, self._record, user=self.user, **settings) if database else None
 
     @property
     def ledger(self) -> Ledger | None:
@@ -139,7 +139,7 @@ class AsyncExecutor:
             self.config.state,
             self._record,
             self.check,
-            user=intake.user(),
+            user=self.user,
             home=configuration.home(),
             separate=self.config.approval.separate,
             own=[self.config.audit.directory],
@@ -298,23 +298,31 @@ class AsyncExecutor:
         default what it could where it would run. For the others see `evaluate`. Raises `InvalidRequest` for an unknown
         policy.
         """
-        submission = Submission(request, policy=policy, entry=entry)
-        reach = self._reach(Submission(request)) if reach is None else reach
-        reading = Reading(request)
-        evaluation = evaluate(
-            self._policy(policy), request, reach=reach, live_input=live_input, entry=entry, reading=reading
-        )
-        findings = self._in_scripts(submission, reading, reach)
-        return msgspec.structs.replace(evaluation, findings=findings + evaluation.findings)
+        submission = Submission(request, policy=policy, entry=entry, live_input=live_input)
+        reach = self._reach(submission) if reach is None else reach
+        return self._evaluate(submission, Reading(request), reach)[1]
 
     @telemetry.policy
     def judge(self, submission: Submission) -> Judged:
         """Evaluate a submission where it would run, and determine its level."""
-        request = submission.judged
-        reading, reach = Reading(request), self._reach(submission)
+        reading = Reading(submission.judged)
+        submission, evaluation = self._evaluate(submission, reading, self._reach(submission))
+        level = level_of(reading.request, evaluation, reading=reading)
+        return Judged(
+            submission=submission,
+            evaluation=evaluation,
+            level=level.level,
+            level_why=level.why,
+            reading=reading,
+            configuration_digest=self._digest_for(submission.entry),
+        )
+
+    def _evaluate(self, submission: Submission, reading: Reading, reach: Reach) -> tuple[Submission, Evaluation]:
+        """Evaluate a submission and the scripts that it names. Returns it with the findings in these as objections, and
+        the evaluation with all objections."""
         evaluation = evaluate(
             self._policy(submission.policy),
-            request,
+            reading.request,
             reach=reach,
             live_input=submission.live_input,
             entry=submission.entry,
@@ -325,15 +333,7 @@ class AsyncExecutor:
         if submission.objections:
             findings = submission.objections + evaluation.findings
             evaluation = msgspec.structs.replace(evaluation, findings=findings)
-        level = level_of(request, evaluation, reading=reading)
-        return Judged(
-            submission=submission,
-            evaluation=evaluation,
-            level=level.level,
-            level_why=level.why,
-            reading=reading,
-            configuration_digest=self._digest_for(submission.entry),
-        )
+        return submission, evaluation
 
     def _in_scripts(self, submission: Submission, reading: Reading, reach: Reach) -> tuple[Finding, ...]:
         """Return what the scripts that a request names would do, where that could touch anything: `python3 x.py` is
