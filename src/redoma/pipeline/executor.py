@@ -60,6 +60,7 @@ from . import denial, intake, intents, results
 from .entries import Entries
 from .installed import Installed, warm
 from .intake import Options
+from .results import Attempt
 from .streaming import AsyncLiveRun
 
 if TYPE_CHECKING:
@@ -262,7 +263,7 @@ class AsyncExecutor:
             judged, verdict = await self._decide(judged)
             await self._record_intent(judged, verdict, redactor)
         except (AuditError, StoreError) as error:  # what can't be recorded doesn't run
-            return results.failed(judged, verdict, error, redactor)
+            return results.failed(Attempt(judged, verdict), error, redactor)
         result: Result | None = None
         try:
             if verdict.status is None:
@@ -273,7 +274,7 @@ class AsyncExecutor:
             if result is None:
                 requests = results.requests_shown(kept_requests(sys.exception()), redactor)
                 result = results.ended(
-                    judged, verdict, status=Status.KILLED, error="it was cancelled", network=requests
+                    Attempt(judged, verdict), status=Status.KILLED, error="it was cancelled", network=requests
                 )
             try:
                 self._record("outcome", result.id, results.outcome_record(result, redactor))
@@ -461,11 +462,11 @@ class AsyncExecutor:
         alarm = verdict.alarm and evaluation.decision is Decision.PROMPT
         if alarm or evaluation.decision is Decision.ALLOW:
             no = denial.of_pin(judged.request, redactor) if verdict.alarm else None
-            return results.ended(judged, verdict, status=status, error=verdict.error, denial=no)
+            return results.ended(Attempt(judged, verdict), status=status, error=verdict.error, denial=no)
         answer = "" if verdict.nobody else verdict.error
         no = denial.of_policy(judged, self._policy(submission.policy), redactor, status, answer)
         error = results.refusal(evaluation.deciding[0], status, verdict.error)
-        return results.ended(judged, verdict, status=status, error=error, denial=no)
+        return results.ended(Attempt(judged, verdict), status=status, error=error, denial=no)
 
     # --- recording ---
 
@@ -499,14 +500,14 @@ class AsyncExecutor:
         name = ""
         for backend in self._candidates(submission):
             name = backend.name
-            ended = functools.partial(results.ended, judged, verdict, backend=name, passed_over=dict(passed_over))
+            attempt = Attempt(judged, verdict, name, dict(passed_over))
             capture = Capture(request.limits, redactor, live.feed if live else None, self._spool(request, redactor))
             try:
                 _must_offer(name, backend.capabilities(), submission)
                 _must_reach_no_further(backend, judged)
                 if judged.executed and (changed := await self._changed(judged, judged.executed, verdict.id)):
                     no = denial.of_pin(request, redactor) if changed.alarm else None
-                    return ended(status=Status.DENIED, error=changed.error, denial=no)
+                    return results.ended(attempt, status=Status.DENIED, error=changed.error, denial=no)
                 to_run = await self._protected(submission) if name == "native" else request
                 outcome, project = await self._run_on(backend, to_run, capture.feed, judged, redactor)
             except (Unsupported, BackendUnavailable) as error:
@@ -516,15 +517,14 @@ class AsyncExecutor:
                 message = results.failure(error, redactor)
                 requests = results.requests_shown(kept_requests(error), redactor)
                 printed = results.printed(capture.finish())
-                return ended(status=Status.FAILED, error=message, network=requests, **printed)
+                return results.ended(attempt, status=Status.FAILED, error=message, network=requests, **printed)
             else:
                 finish = functools.partial(
                     results.finished,
-                    ended,
+                    attempt,
                     outcome,
                     capture.finish(),
                     redactor,
-                    submission,
                     denial=denial.of_limit(outcome, request, self.config.limits, redactor)
                     or denial.of_network(outcome, redactor),
                     project=project,
@@ -536,12 +536,9 @@ class AsyncExecutor:
                 capture.close()
         unable = _no_backend(request, refusals, self._advice(request))
         return results.ended(
-            judged,
-            verdict,
+            Attempt(judged, verdict, name, passed_over),
             status=Status.FAILED,
             error=results.failure(unable, redactor),
-            backend=name,
-            passed_over=passed_over,
             denial=denial.of_backend(unable, request, redactor),
         )
 
