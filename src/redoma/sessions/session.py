@@ -211,7 +211,7 @@ class AsyncSession:
         )
         self._boot = {
             "recursion": request.limits.recursion,
-            "passes": can.image is not None,
+            "passes_descriptors": can.image is not None,
             "line": can.descriptors,
         }
         return msgspec.structs.replace(request, limits=limits, code=boot(self._boot, loaded=self._loaded))

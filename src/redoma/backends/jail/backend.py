@@ -44,7 +44,8 @@ class JailBackend:
 
     For another backend that runs in cells: `prelude` names a module of ours whose `arm()` every guest calls; the code
     finds the names that it returns. `programs` are files of the host to show inside, in `configuration.PROGRAMS`.
-    `forks`: whether sessions can be copied, see c/image.c.
+    `passes_descriptors`: whether descriptors can be sent to a run along with its input; then sessions can be copied,
+    see c/image.c.
 
     `environments` is the directory of environments, each under its digest; None if there are none.
 
@@ -67,7 +68,7 @@ class JailBackend:
         without: Iterable[str] = (),
         changes_on_disk: bool = False,
         prelude: str = "",
-        forks: bool = False,
+        passes_descriptors: bool = False,
         programs: Mapping[str, str] | None = None,
         environments: Path | None = None,
         once: bool = False,
@@ -76,8 +77,8 @@ class JailBackend:
         self._minimum, self._queue, self._idle = minimum, queue, idle
         self._maximum = maximum or max(16, 4 * (os.cpu_count() or 1))
         self._preload, self._without = tuple(preload), frozenset(without)
-        self._prelude, self._forks, self._programs = prelude, forks, dict(programs or {})
-        self._changes_on_disk = changes_on_disk
+        self._prelude, self._programs = prelude, dict(programs or {})
+        self._passes_descriptors, self._changes_on_disk = passes_descriptors, changes_on_disk
         if self._without and (unknown := self._without - {*step_names(), "memory"}):
             raise InvalidRequest(
                 f"no layer is called {', '.join(sorted(unknown))}",
@@ -117,8 +118,8 @@ class JailBackend:
             layers[alias] = layers[name]
         return msgspec.structs.replace(
             self._offered(Isolation(layers=layers, missing=missing)),
-            descriptors=self._forks,
-            image=MemoryImage if self._forks else None,
+            descriptors=self._passes_descriptors,
+            image=MemoryImage if self._passes_descriptors else None,
             network=True,
             environments=self._environments is not None,
             workspaces=frozenset({"scratch", "read-only", "overlay"}),
@@ -280,7 +281,7 @@ class JailBackend:
                 environment=str(self._environments / uses.digest) if uses is not None and self._environments else "",
                 interpreter=uses.interpreter if uses is not None else None,
                 prelude=self._prelude,
-                passes=self._forks,
+                passes_descriptors=self._passes_descriptors,
                 programs=self._programs,
                 project=project,
                 hash_seed=hash_seed,

@@ -139,7 +139,7 @@ class Cell:
             theirs.append(their_end.detach())
         self.control, self.order = self._sockets
         for name in ("stdin", "stdout", "stderr"):
-            reading, writing = _one_way() if name == "stdin" and self._zygote.passes else os.pipe()
+            reading, writing = _one_way() if name == "stdin" and self._zygote.passes_descriptors else os.pipe()
             near, far = (writing, reading) if name == "stdin" else (reading, writing)
             theirs.append(far)
             setattr(self, name, near)
