@@ -373,7 +373,7 @@ class Projects:
         request = msgspec.structs.replace(ask.request, reason=reason)
         submission = msgspec.structs.replace(ask.submission, request=request)
         evaluation = self._judge(
-            submission.judged, ask.policy, reach=EFFECT, live_input=ask.live_input, entry=ask.entry
+            submission.judged, ask.policy, reach=EFFECT, live_input=ask.unread_input, entry=ask.entry
         )
         return Judged(
             submission=submission,
