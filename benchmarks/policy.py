@@ -20,7 +20,8 @@ from collections.abc import Callable
 
 from redoma.models import Language, Request
 from redoma.models.reach import NOTHING
-from redoma.policy import Policy, Reading, evaluate, executes, level_of, load, secrets_in
+from redoma.policy import Policy, Reading, evaluate, level_of, load, secrets_in
+from redoma.policy.executed import executes
 
 PYTHON_REPORT = """\
 import csv

@@ -54,7 +54,7 @@ async def test_a_pin_of_an_interpreter_is_not_good_for_input_that_nobody_has_rea
         async with redoma.exec.aget(entry, executor) as processes:
             with pytest.raises(Refused, match="who knows"):
                 await processes.exec(["bash"], label="nightly").start()
-    assert [ask.live_input for ask in person.asked] == [False, True]
+    assert [ask.unread_input for ask in person.asked] == [False, True]
     assert person.asked[0].content == person.asked[1].content
     told = "input:    whatever it is given while it runs"
     assert [told in describe(ask).text.splitlines() for ask in person.asked] == [False, True]
@@ -65,7 +65,7 @@ def test_a_digest_binds_that_there_will_be_input() -> None:
     live = altered_case(case, unread_input=True)
     assert digest_of(case, b"")[0] == digest_of(live, b"")[0]
     assert digest_of(case, b"")[1] != digest_of(live, b"")[1]
-    assert ask_of(live, b"", id="1" * 32, created=START, expires=START).live_input
+    assert ask_of(live, b"", id="1" * 32, created=START, expires=START).unread_input
 
 
 @pytest.mark.parametrize("live", [False, True])

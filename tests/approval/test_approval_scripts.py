@@ -16,7 +16,7 @@ from redoma.approval.webhook import summary
 from redoma.lib.errors import ApprovalError
 from redoma.models import Approval, ExecutedFiles, Request
 from redoma.pipeline.executed_files import View, find
-from redoma.policy import executes
+from redoma.policy.executed import executes
 
 ORDINARY = 65433
 

@@ -9,7 +9,8 @@ import pytest
 
 from redoma.models import Decision, Language, Request
 from redoma.models.reach import EFFECT, HOST, NOTHING
-from redoma.policy import evaluate, executes, load
+from redoma.policy import evaluate, load
+from redoma.policy.executed import executes
 
 ALLOW, PROMPT, FORBID = Decision.ALLOW, Decision.PROMPT, Decision.FORBID
 STANDARD = load("standard")

@@ -7,7 +7,7 @@ import posixpath
 import pytest
 
 from redoma.models import Request
-from redoma.policy import Executes, executes, placed
+from redoma.policy.executed import Executes, executes, placed
 
 
 def of_script(code: str) -> Executes:

@@ -6,7 +6,8 @@ import pytest
 
 from redoma.models import Request
 from redoma.models.reach import NOTHING
-from redoma.policy import Reading, evaluate, executes, level_of, load, shell
+from redoma.policy import Reading, evaluate, level_of, load, shell
+from redoma.policy.executed import executes
 from redoma.policy.options import Grammar, grammar_of, operands, values_of, walk
 
 TAR = Grammar("x v", "f C file", optional="i")

@@ -229,7 +229,7 @@ print(answers)
 def test_nothing_goes_out_by_the_socket_that_the_input_comes_by() -> None:
     async def tried() -> str:
         printed = bytearray()
-        backend = JailBackend(minimum=0, prelude="redoma.sessions.driver", forks=True)
+        backend = JailBackend(minimum=0, prelude="redoma.sessions.driver", passes_descriptors=True)
         try:
             request = Request(code=_OUTWARDS, language="python")
             await backend.run(request, lambda _, data: printed.extend(data) or True, Control())  # type: ignore[func-returns-value]

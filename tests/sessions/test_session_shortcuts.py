@@ -17,8 +17,9 @@ from redoma import AsyncExecutor, AsyncSession, Config, InvalidRequest
 from redoma.config import AuditConfig, LanguageConfig
 from redoma.models import Submission
 from redoma.sessions import frames
+from redoma.sessions.alarm import Alarm
 from redoma.sessions.channel import framed
-from redoma.sessions.turn import Alarm, Turn
+from redoma.sessions.turn import Turn
 
 CONFIG = Config(audit=AuditConfig(directory=Path("/nowhere")), languages={"ruby": LanguageConfig(argv=("ruby", "-"))})
 SESSIONS: dict[str, dict[str, Any]] = {

@@ -43,7 +43,8 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     policy: str | None = None
     entry: str = ""
     view: PolicyView | None = None
-    live_input: bool = False
+    unread_input: bool = False
+    """As of the submission. Its `live_input` is not kept: whatever nobody has read is judged as unknown again."""
     session: str = ""
     scripts: dict[str, str] = {}
     unbound: tuple[str, ...] = ()
@@ -59,8 +60,8 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
             policy=self.policy,
             entry=self.entry,
             view=self.view,
-            live_input=self.live_input,
-            unread_input=self.live_input,
+            live_input=self.unread_input,
+            unread_input=self.unread_input,
             session=self.session,
         )
 
@@ -221,7 +222,7 @@ def ask_of(judged: Judged, key: bytes, *, id: str, created: datetime, expires: d
         policy=submission.policy,
         entry=submission.entry,
         view=submission.view,
-        live_input=submission.unread_input,
+        unread_input=submission.unread_input,
         session=submission.session,
         scripts=executed.files,
         unbound=executed.unbound,

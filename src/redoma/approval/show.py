@@ -74,7 +74,7 @@ def _request(ask: Ask) -> Iterator[str]:
         if value:
             yield f"{name}: {_line(value)}" + (f" ({request.workspace})" if name == "project" else "")
     if request.touches is not None:
-        unless = _UNLESS if request.checkpoint is None and ask.live_input else ""
+        unless = _UNLESS if request.checkpoint is None and ask.unread_input else ""
         yield f"checkpoint: {_NO_CHECKPOINT if request.checkpoint is False else _CHECKPOINT + unless}"
     for name, value in request.env.items():
         yield f"variable: {_line(name)}={_line(value)}"
@@ -92,7 +92,7 @@ def _request(ask: Ask) -> Iterator[str]:
         if (text := _as_text(content)) is not None:
             yield from _barred(text)
     yield from _scripts(ask)
-    if ask.live_input:
+    if ask.unread_input:
         yield "input:    whatever it is given while it runs"
     if ask.session:
         yield f"session:  {ask.session}; code that ran there before may have changed what this does"

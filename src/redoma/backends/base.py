@@ -13,7 +13,7 @@ import signal
 from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager
-from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Literal, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 import msgspec
 
@@ -36,6 +36,8 @@ from ..models.reach import Reach
 Sink = Callable[[Stream, bytes], bool]
 """Takes output as it arrives. Returns False once the run has printed all it may: then end it with `Status.OUTPUT`."""
 
+T = TypeVar("T")
+_SMALL = 4 << 10  # bytes that are decoded faster than they are handed to a thread
 MAX_LIMIT = 2**62
 """The largest value for a limit of the kernel that doesn't mean "unlimited"."""
 
@@ -440,6 +442,13 @@ def exceeded(limit: str, limits: Limits) -> str:
     """Return the error message for a run that this limit ended: the same on every backend."""
     what = _EXCEEDED.get(limit) or f"went over its limit on {limit} ({{0.{limit}}})"
     return f"it {what.format(limits)} and was ended"
+
+
+async def decoded(decode: Callable[[bytes], T], data: bytes) -> T:
+    """Decode what a guest sent. Much of it is decoded on a thread, because the time limits of other runs depend on the
+    event loop.
+    """
+    return decode(data) if len(data) <= _SMALL else await asyncio.to_thread(decode, data)
 
 
 async def uncancellable(work: Any) -> None:

@@ -98,7 +98,7 @@ class Ending(msgspec.Struct, frozen=True, kw_only=True):
         displays: tuple[Display, ...] = (),
     ) -> Outcome:
         """Return the outcome of a run that ended like this. `value` is used only if it succeeded, `exception` only if
-        it failed.
+        it failed. `exception` may come from the guest: it is ignored if it is not a name.
         """
         verdict = self.verdict
         status = verdict.status
@@ -106,7 +106,7 @@ class Ending(msgspec.Struct, frozen=True, kw_only=True):
             status=status,
             exit_code=verdict.exit_code,
             value=value if status is Status.OK else None,
-            exception=exception if status in (Status.ERROR, Status.MEMORY) else None,
+            exception=_name(exception) if status in (Status.ERROR, Status.MEMORY) else None,
             error=exceeded(verdict.limit, limits) if verdict.limit not in ("", "memory") else verdict.error,
             limit=verdict.limit,
             isolation=isolation,
@@ -117,6 +117,10 @@ class Ending(msgspec.Struct, frozen=True, kw_only=True):
             entries=entries,
             displays=displays,
         )
+
+
+def _name(claimed: str | None) -> str | None:
+    return claimed if claimed and len(claimed) < 200 and claimed.isidentifier() else None
 
 
 def not_started(request: Request, broken: str) -> str:

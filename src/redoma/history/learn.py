@@ -23,7 +23,8 @@ from ..lib.sanitise import visible
 from ..lib.text import shorten
 from ..models import Decision, Request
 from ..pipeline.executed_files import MISSING, find, visible_to
-from ..policy import Permit, Policy, executes, fingerprint, permit_lines, permit_of
+from ..policy import Permit, Policy, fingerprint, permit_lines, permit_of
+from ..policy.executed import executes
 from .policies import Judge, PolicyVerdict, Unjudged, unknown
 from .recorded import Recorded, pairs, rebuilt
 

@@ -60,19 +60,22 @@ async def collect(
     for name, fact in zip(jobs, found, strict=True):
         if isinstance(fact, BaseException) and not isinstance(fact, Exception):
             raise fact  # a cancellation, or an exit
-        problem = str(fact) or type(fact).__name__ if isinstance(fact, Exception) else _unfit(fact)
+        problem = _problem_of(fact)
         facts[name] = None if problem else fact
         if problem:
             problems[name] = sanitise(problem)[:_MAX_PROBLEM]
-    mounts = facts["mounts"]
-    facts["disk"] = mounts and [space for mount in mounts if (space := mount.pop("space")) is not None]
-    if mounts is None:
-        problems["disk"] = problems["mounts"]
+    if facts["mounts"] is None:
+        facts["disk"], problems["disk"] = None, problems["mounts"]
+    else:
+        spaces = [mount.pop("space") for mount in facts["mounts"]]
+        facts["disk"] = [space for space in spaces if space is not None]
     return facts, problems
 
 
-def _unfit(fact: Any) -> str:
-    """Return why a fact can't be stored as data; empty if it can."""
+def _problem_of(fact: Any) -> str:
+    """Return why there is no fact, if it is an exception, or why it can't be stored as data; empty if it can."""
+    if isinstance(fact, Exception):
+        return str(fact) or type(fact).__name__
     try:
         return "it is too large" if len(msgspec.json.encode(fact)) > _MAX_FACT else ""
     except (ValueError, TypeError) as error:  # a name that is not valid text

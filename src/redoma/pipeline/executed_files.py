@@ -27,8 +27,18 @@ from io import FileIO
 from typing import Any, NamedTuple
 
 from ..models import ExecutedFiles, Request
-from ..policy import Executes, Reading, candidates, executed_by, executed_by_words, executes, modules, placed
-from ..policy.executed import PLAIN_MODULES, QUIET_MODULES
+from ..policy import Reading
+from ..policy.executed import (
+    PLAIN_MODULES,
+    QUIET_MODULES,
+    Executes,
+    candidates,
+    executed_by,
+    executed_by_words,
+    executes,
+    modules,
+    placed,
+)
 from ..policy.facts import UNKNOWN, Executed, Fact
 from ..policy.shell.interpreters import interpreter
 

@@ -60,6 +60,7 @@ from . import denial, intake, intents, results
 from .entries import Entries
 from .installed import Installed, warm
 from .intake import Options
+from .results import Attempt
 from .streaming import AsyncLiveRun
 
 if TYPE_CHECKING:
@@ -119,7 +120,7 @@ class AsyncExecutor:
         self.inputs = Inputs.within(state, days=audit.retention_days, fsync=audit.fsync)
         settings = {**msgspec.structs.asdict(approval), **({"approver": approver} if approver else {})}
         database = Store(state / DATABASE) if state else None
-        self._gate = Gate.configured(database, self._record, user=intake.user(), **settings) if database else None
+        self._gate = Gate.configured(database, self._record, user=self.user, **settings) if database else None
 
     @property
     def ledger(self) -> Ledger | None:
@@ -139,7 +140,7 @@ class AsyncExecutor:
             self.config.state,
             self._record,
             self.check,
-            user=intake.user(),
+            user=self.user,
             home=configuration.home(),
             separate=self.config.approval.separate,
             own=[self.config.audit.directory],
@@ -262,7 +263,7 @@ class AsyncExecutor:
             judged, verdict = await self._decide(judged)
             await self._record_intent(judged, verdict, redactor)
         except (AuditError, StoreError) as error:  # what can't be recorded doesn't run
-            return results.failed(judged, verdict, error, redactor)
+            return results.failed(Attempt(judged, verdict), error, redactor)
         result: Result | None = None
         try:
             if verdict.status is None:
@@ -273,7 +274,7 @@ class AsyncExecutor:
             if result is None:
                 requests = results.requests_shown(kept_requests(sys.exception()), redactor)
                 result = results.ended(
-                    judged, verdict, status=Status.KILLED, error="it was cancelled", network=requests
+                    Attempt(judged, verdict), status=Status.KILLED, error="it was cancelled", network=requests
                 )
             try:
                 self._record("outcome", result.id, results.outcome_record(result, redactor))
@@ -298,23 +299,31 @@ class AsyncExecutor:
         default what it could where it would run. For the others see `evaluate`. Raises `InvalidRequest` for an unknown
         policy.
         """
-        submission = Submission(request, policy=policy, entry=entry)
-        reach = self._reach(Submission(request)) if reach is None else reach
-        reading = Reading(request)
-        evaluation = evaluate(
-            self._policy(policy), request, reach=reach, live_input=live_input, entry=entry, reading=reading
-        )
-        findings = self._in_scripts(submission, reading, reach)
-        return msgspec.structs.replace(evaluation, findings=findings + evaluation.findings)
+        submission = Submission(request, policy=policy, entry=entry, live_input=live_input)
+        reach = self._reach(submission) if reach is None else reach
+        return self._evaluate(submission, Reading(request), reach)[1]
 
     @telemetry.policy
     def judge(self, submission: Submission) -> Judged:
         """Evaluate a submission where it would run, and determine its level."""
-        request = submission.judged
-        reading, reach = Reading(request), self._reach(submission)
+        reading = Reading(submission.judged)
+        submission, evaluation = self._evaluate(submission, reading, self._reach(submission))
+        level = level_of(reading.request, evaluation, reading=reading)
+        return Judged(
+            submission=submission,
+            evaluation=evaluation,
+            level=level.level,
+            level_why=level.why,
+            reading=reading,
+            configuration_digest=self._digest_for(submission.entry),
+        )
+
+    def _evaluate(self, submission: Submission, reading: Reading, reach: Reach) -> tuple[Submission, Evaluation]:
+        """Evaluate a submission and the scripts that it names. Returns it with the findings in these as objections, and
+        the evaluation with all objections."""
         evaluation = evaluate(
             self._policy(submission.policy),
-            request,
+            reading.request,
             reach=reach,
             live_input=submission.live_input,
             entry=submission.entry,
@@ -325,15 +334,7 @@ class AsyncExecutor:
         if submission.objections:
             findings = submission.objections + evaluation.findings
             evaluation = msgspec.structs.replace(evaluation, findings=findings)
-        level = level_of(request, evaluation, reading=reading)
-        return Judged(
-            submission=submission,
-            evaluation=evaluation,
-            level=level.level,
-            level_why=level.why,
-            reading=reading,
-            configuration_digest=self._digest_for(submission.entry),
-        )
+        return submission, evaluation
 
     def _in_scripts(self, submission: Submission, reading: Reading, reach: Reach) -> tuple[Finding, ...]:
         """Return what the scripts that a request names would do, where that could touch anything: `python3 x.py` is
@@ -461,11 +462,11 @@ class AsyncExecutor:
         alarm = verdict.alarm and evaluation.decision is Decision.PROMPT
         if alarm or evaluation.decision is Decision.ALLOW:
             no = denial.of_pin(judged.request, redactor) if verdict.alarm else None
-            return results.ended(judged, verdict, status=status, error=verdict.error, denial=no)
+            return results.ended(Attempt(judged, verdict), status=status, error=verdict.error, denial=no)
         answer = "" if verdict.nobody else verdict.error
         no = denial.of_policy(judged, self._policy(submission.policy), redactor, status, answer)
         error = results.refusal(evaluation.deciding[0], status, verdict.error)
-        return results.ended(judged, verdict, status=status, error=error, denial=no)
+        return results.ended(Attempt(judged, verdict), status=status, error=error, denial=no)
 
     # --- recording ---
 
@@ -499,14 +500,14 @@ class AsyncExecutor:
         name = ""
         for backend in self._candidates(submission):
             name = backend.name
-            ended = functools.partial(results.ended, judged, verdict, backend=name, passed_over=dict(passed_over))
+            attempt = Attempt(judged, verdict, name, dict(passed_over))
             capture = Capture(request.limits, redactor, live.feed if live else None, self._spool(request, redactor))
             try:
                 _must_offer(name, backend.capabilities(), submission)
                 _must_reach_no_further(backend, judged)
                 if judged.executed and (changed := await self._changed(judged, judged.executed, verdict.id)):
                     no = denial.of_pin(request, redactor) if changed.alarm else None
-                    return ended(status=Status.DENIED, error=changed.error, denial=no)
+                    return results.ended(attempt, status=Status.DENIED, error=changed.error, denial=no)
                 to_run = await self._protected(submission) if name == "native" else request
                 outcome, project = await self._run_on(backend, to_run, capture.feed, judged, redactor)
             except (Unsupported, BackendUnavailable) as error:
@@ -516,15 +517,14 @@ class AsyncExecutor:
                 message = results.failure(error, redactor)
                 requests = results.requests_shown(kept_requests(error), redactor)
                 printed = results.printed(capture.finish())
-                return ended(status=Status.FAILED, error=message, network=requests, **printed)
+                return results.ended(attempt, status=Status.FAILED, error=message, network=requests, **printed)
             else:
                 finish = functools.partial(
                     results.finished,
-                    ended,
+                    attempt,
                     outcome,
                     capture.finish(),
                     redactor,
-                    submission,
                     denial=denial.of_limit(outcome, request, self.config.limits, redactor)
                     or denial.of_network(outcome, redactor),
                     project=project,
@@ -536,12 +536,9 @@ class AsyncExecutor:
                 capture.close()
         unable = _no_backend(request, refusals, self._advice(request))
         return results.ended(
-            judged,
-            verdict,
+            Attempt(judged, verdict, name, passed_over),
             status=Status.FAILED,
             error=results.failure(unable, redactor),
-            backend=name,
-            passed_over=passed_over,
             denial=denial.of_backend(unable, request, redactor),
         )
 

@@ -93,7 +93,7 @@ def session_cells(config: Config, maximum: int) -> JailBackend:
         preload=config.jail.preload,
         prelude="redoma.sessions.driver",
         environments=environments(config),
-        forks=True,
+        passes_descriptors=True,
     )
 
 

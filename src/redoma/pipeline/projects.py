@@ -165,12 +165,7 @@ class Projects:
         """
         if outcome.entries is None:
             return None
-        if tree.path != request.project or not _is_still(tree):
-            raise WorkspaceError(
-                "what it did can't be told",
-                why=f"{request.project} is another directory than when it began",
-                next="run it again",
-            )
+        _must_be_still_at(request.project or "", tree, otherwise="run it again")
         effect = _redacted(effect_of(tree, outcome.entries, stage, began), redactor)
         if outcome.network:
             effect = msgspec.structs.replace(effect, network=requests_shown(outcome.network, redactor))
@@ -211,9 +206,7 @@ class Projects:
         redactor: Redactor,
         keep: Keeping | None,
     ) -> Effect:
-        if not _is_still(tree):
-            why = f"{tree.path} is another directory than when it began"
-            raise WorkspaceError("what it did can't be told", why=why, next="open another session")
+        _must_be_still_at(tree.path, tree, otherwise="open another session")
         effect = _redacted(effect_of(tree, entries, stage, began, applied), redactor)
         if effect.changes and keep is not None:
             asks = [to_ask(judged) for judged in keep.judged]
@@ -235,10 +228,6 @@ class Projects:
             )
         return effect
 
-    def opened(self, path: str) -> Tree:
-        """A project that a session works over. Raises `WorkspaceError` if `path` can't be a project."""
-        return self._project(path)
-
     async def _guarded(
         self, backend: Backend, request: Request, sink: Sink, control: Control | None, redactor: Redactor
     ) -> tuple[Outcome, dict[str, Any]]:
@@ -256,7 +245,7 @@ class Projects:
         try:
             async with AsyncExitStack() as stack:
                 try:
-                    tree = stack.enter_context(self._project(request.touches or ""))
+                    tree = stack.enter_context(self.opened(request.touches or ""))
                     state = self.changes.directory.parent
                     guarding = guarded(tree, state / "checkpoints", exclude=[state, *self._own])
                     guard = await stack.enter_async_context(guarding)
@@ -282,8 +271,9 @@ class Projects:
         rollback = None if back is None else {**back.left, **back.failed}
         return outcome, {"effect": guard.effect and _redacted(guard.effect, redactor), "rollback": rollback}
 
-    def _project(self, place: str) -> Tree:
-        tree = Tree(place)
+    def opened(self, path: str) -> Tree:
+        """Open a project. Raises `WorkspaceError` if `path` can't be one."""
+        tree = Tree(path)
         try:
             self._must_be_a_project(tree.path)
         except BaseException:
@@ -383,7 +373,7 @@ class Projects:
         request = msgspec.structs.replace(ask.request, reason=reason)
         submission = msgspec.structs.replace(ask.submission, request=request)
         evaluation = self._judge(
-            submission.judged, ask.policy, reach=EFFECT, live_input=ask.live_input, entry=ask.entry
+            submission.judged, ask.policy, reach=EFFECT, live_input=ask.unread_input, entry=ask.entry
         )
         return Judged(
             submission=submission,
@@ -452,12 +442,15 @@ def _told(restored: Restored, project: str, redactor: Redactor) -> dict[str, Any
     return {"project": valid_utf8(project), **told}
 
 
-def _is_still(tree: Tree) -> bool:
-    """Return whether the open directory is still the one at its path."""
+def _must_be_still_at(path: str, tree: Tree, *, otherwise: str) -> None:
+    """Raise `WorkspaceError` if the open directory is not the one at this path any more; `otherwise` is what to do."""
     try:
-        return os.path.samestat(os.stat(tree.path, follow_symlinks=False), os.fstat(tree.fd))
+        same = tree.path == path and os.path.samestat(os.stat(path, follow_symlinks=False), os.fstat(tree.fd))
     except OSError:
-        return False
+        same = False
+    if not same:
+        why = f"{path} is another directory than when it began"
+        raise WorkspaceError("what it did can't be told", why=why, next=otherwise)
 
 
 def _redacted(effect: Effect, redactor: Redactor) -> Effect:

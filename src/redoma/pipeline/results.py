@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from itertools import islice
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
@@ -26,7 +26,6 @@ from ..models import (
     NetworkRequest,
     Result,
     Status,
-    Submission,
     Version,
 )
 from ..output import MARKS
@@ -42,14 +41,18 @@ _MAX_STREAM = 2048  # characters of a stream in the audit log, if it is not the 
 _MAX_RESULT = 8192  # characters of a result in the audit log: enough to recognise a run; the caller has the whole
 
 
-class Ended(Protocol):
-    """`ended` for a run that has reached a backend, with submission, verdict and backend bound."""
+class Attempt(msgspec.Struct, frozen=True):
+    """What is known of a submission before it has run or was refused."""
 
-    def __call__(self, *, status: Status, **fields: Any) -> Result: ...
+    judged: Judged
+    verdict: Verdict
+    backend: str = ""
+    passed_over: dict[str, str] = {}
 
 
-def ended(judged: Judged, verdict: Verdict, *, status: Status, **fields: Any) -> Result:
+def ended(attempt: Attempt, *, status: Status, **fields: Any) -> Result:
     """Return the result of a submission with this status; `fields` are further fields of the `Result`."""
+    judged, verdict = attempt.judged, attempt.verdict
     return Result(
         id=judged.request.id,
         status=status,
@@ -58,6 +61,8 @@ def ended(judged: Judged, verdict: Verdict, *, status: Status, **fields: Any) ->
         level_why=judged.level_why,
         approval=verdict.approval,
         approval_id=verdict.id,
+        backend=attempt.backend,
+        passed_over=attempt.passed_over,
         **fields,
     )
 
@@ -72,9 +77,9 @@ def refusal(finding: Finding, status: Status, answer: str = "") -> str:
     return f"{asked}{finding.reason} [{finding.rule}]{where}{hint}"
 
 
-def failed(judged: Judged, verdict: Verdict, error: Exception, redactor: Redactor) -> Result:
+def failed(attempt: Attempt, error: Exception, redactor: Redactor) -> Result:
     """Return the result if Redoma, not the code, failed, and nothing ran."""
-    return ended(judged, verdict, status=Status.FAILED, error=failure(error, redactor))
+    return ended(attempt, status=Status.FAILED, error=failure(error, redactor))
 
 
 def unrecorded(result: Result, error: AuditError, redactor: Redactor) -> Result:
@@ -108,11 +113,10 @@ def is_large(value: object) -> bool:
 
 
 def finished(
-    ended: Ended,
+    attempt: Attempt,
     outcome: Outcome,
     captured: Captured,
     redactor: Redactor,
-    submission: Submission,
     *,
     denial: Denial | None,
     project: dict[str, Any],
@@ -121,6 +125,7 @@ def finished(
 
     `project` has the fields of the result about its workspace, such as `effect`.
     """
+    submission = attempt.judged.submission
     value, in_value = redactor.redact_data(outcome.value)
     error, in_error = _message(outcome.error or _explanation(outcome, submission.request.limits), redactor)
     displays, in_displays = safe_displays(outcome.displays, redactor)
@@ -134,6 +139,7 @@ def finished(
 
         unexpected = tuple(change.path for change in undeclared(effect.changes, submission.writes))
     result = ended(
+        attempt,
         status=outcome.status,
         exit_code=outcome.exit_code,
         value=value,

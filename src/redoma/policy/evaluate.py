@@ -37,7 +37,7 @@ def evaluate(
     """
     if not policy.rules:
         return Evaluation(policy=policy.name, digest=policy.digest, reach=reach)
-    language = "bash" if request.language == "command" else request.language
+    language = rules_language(request)
     try:
         facts = facts_for(policy, reading or Reading(request), live_input=live_input)
         findings = weighed(policy, policy.matcher.findings(facts, request.text, language), reach)
@@ -56,6 +56,11 @@ def evaluate(
         strictest = sorted(findings, key=lambda finding: -finding.decision.rank)[:MAX_FINDINGS]
         findings = sorted(strictest, key=lambda finding: (finding.line, finding.column))
     return Evaluation(policy=policy.name, digest=policy.digest, findings=tuple(findings), reach=reach)
+
+
+def rules_language(request: Request) -> str:
+    """Return the language whose rules judge a request: those for Bash judge commands, too."""
+    return "bash" if request.language == "command" else request.language
 
 
 def weighed(policy: Policy, findings: list[Finding], reach: Reach) -> list[Finding]:
@@ -98,7 +103,7 @@ def _is_later(rule: Rule) -> bool:
 def secrets_in(policy: Policy, request: Request) -> list[str]:
     """Return the secrets that only a rule's pattern finds (`password=…`), for redaction. The evaluation doesn't contain
     them, because it is recorded."""
-    return policy.matcher.secrets(request.text, "bash" if request.language == "command" else request.language)
+    return policy.matcher.secrets(request.text, rules_language(request))
 
 
 def permitted(policy: Policy, request: Request, findings: list[Finding], entry: str) -> list[Finding]:

@@ -12,7 +12,7 @@ import msgspec
 
 from ..models import Evaluation, Finding, Request
 from ..models.reach import HOST, Reach
-from .evaluate import evaluate, facts_for, permitted, weighed
+from .evaluate import evaluate, facts_for, permitted, rules_language, weighed
 from .facts import (
     REQUEST_TRAITS,
     Assigned,
@@ -108,8 +108,7 @@ def explain(
     but its arguments."""
     reading = Reading(request)
     evaluation = evaluate(policy, request, reach=reach, live_input=live_input, entry=entry, reading=reading)
-    language = "bash" if request.language == "command" else request.language
-    matcher = policy.matcher
+    language, matcher = rules_language(request), policy.matcher
 
     def said(findings: list[Finding]) -> tuple[Finding, ...]:
         """Return the findings with the decisions that `evaluate` makes."""

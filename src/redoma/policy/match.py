@@ -165,10 +165,18 @@ class _CommandRule:
         whether its arguments contain slashes."""
         return (writes or not self.rule.writes) and (slashes or not self.needs_slash)
 
+    def entries_for(self, name: str, lowered: str) -> list[_Words] | None:
+        """Return the entries whose words a command with this name must match: none if the name is enough; None if the
+        rule is not about it. `lowered`: the result of `_lowered(name)`."""
+        entries = [words for words in self.words if words.fits_name(name, lowered)]
+        if not entries:
+            return None
+        return entries if all(words.fits_word for words in entries) else []
+
     def miss(self, command: Command, entries: Sequence[_Words], arguments: list[str], writes: list[str]) -> str:
         """Return the name of the field that doesn't match; empty if the rule matches.
 
-        `entries`: the entries of which one must match the command's words. `arguments`, `writes`: path forms.
+        `entries`: the result of `entries_for`. `arguments`, `writes`: path forms.
         """
         if entries:
             # Most entries need words that the command lacks. Beyond ASCII, `re` ignores case differently from `lower`.
@@ -251,8 +259,7 @@ class Matcher:
         return [_CommandRule(rule) for rule in self._rules if rule.of_command]
 
     def _about_command(self, command: Command) -> list[tuple[_CommandRule, list[_Words]]]:
-        """Return the rules that may match a command, each with the entries that its words must match (empty if the name
-        is enough).
+        """Return the rules that may match a command, each with its `entries_for` it.
 
         The result is cached, because scripts repeat commands. The rules with the most globs are about paths in any
         command; they are left out for commands that write nothing and name no path, as most do.
@@ -264,9 +271,9 @@ class Matcher:
             lowered = _lowered(name)
             for prepared in self._commands:
                 if prepared.concerns(writes=writes, slashes=slashes):
-                    entries = [words for words in prepared.words if words.fits_name(name, lowered)]
-                    if entries:
-                        about.append((prepared, entries if all(words.fits_word for words in entries) else []))
+                    entries = prepared.entries_for(name, lowered)
+                    if entries is not None:
+                        about.append((prepared, entries))
             if len(self._about) >= _MAX_REMEMBERED:  # names come from the source, which may hold any number of them
                 self._about.clear()
             if len(name) <= MAX_NAME:
@@ -298,10 +305,9 @@ class Matcher:
             case Command():
                 arguments, writes = _argument_forms(fact.args), _path_forms(fact.writes)
                 for prepared in self._commands:
-                    entries = [words for words in prepared.words if words.fits_name(fact.name, _lowered(fact.name))]
-                    if prepared.rule.command and entries and prepared.rule.language in (None, language):
-                        entries = entries if all(words.fits_word for words in entries) else []
-                        if missed := prepared.miss(fact, entries, arguments, writes):
+                    if prepared.rule.command and prepared.rule.language in (None, language):
+                        entries = prepared.entries_for(fact.name, _lowered(fact.name))
+                        if entries is not None and (missed := prepared.miss(fact, entries, arguments, writes)):
                             yield prepared.rule, missed
             case Import() | Call() | Attribute():
                 index = {Import: self._imports, Call: self._calls, Attribute: self._attributes}[type(fact)]

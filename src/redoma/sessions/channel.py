@@ -2,7 +2,7 @@
 is the trust boundary: every message may come from an attacker.
 
 Frames and all their parts are bounded, and a head must be one of the messages below. A message about a run that is not
-the current one, or that answers no question, is dropped. Values are decoded only by `value_reading.decode`, under its
+the current one, or that answers no question, is dropped. Values are decoded only by `value_reading.read`, under its
 budget. A session that sends anything else is ended.
 """
 

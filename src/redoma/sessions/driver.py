@@ -88,8 +88,8 @@ class Driver:
     def __init__(self, options: dict[str, Any]) -> None:
         self._options = options
         self._commands, self._events = (_moved(number) for number in (0, 1))
-        # A socket, if descriptors can be passed.
-        self._passing = socket.socket(fileno=self._commands) if options.get("passes") else None
+        # A socket, if descriptors can be passed along with commands.
+        self._passing = socket.socket(fileno=self._commands) if options.get("passes_descriptors") else None
         self._reader, self._said, self._replies = Reader(), Reader(), Reader()
         self._waiting = bytearray()  # bytes to be sent
         self._room = WINDOW  # bytes of output that may be sent before some are read

@@ -78,6 +78,10 @@ class Places:
             )
         self.open += 1
 
+    def give_back(self) -> None:
+        """Count one open session less."""
+        self.open -= 1
+
     async def aclose(self) -> None:
         if self._cells is not None:
             await self._cells.aclose()

@@ -36,12 +36,13 @@ from ..pipeline.sync import Driven, Executor, default, driven, driven_end, on_lo
 from ..redaction import Redactor, clean
 from ..telemetry import INFO, tell
 from ..workspace.kept import Kept
+from .alarm import Alarm
 from .channel import Channel
 from .folder import AsyncFiles, FilesOfSession
 from .image import Image
 from .overlay import Overlay
 from .place import Places, boot
-from .turn import Alarm, ProcessTurn, Turn
+from .turn import ProcessTurn, Turn
 from .worker import MAIN
 
 OnText = Callable[[str], Any]
@@ -173,12 +174,11 @@ class AsyncSession:
         self._opening = asyncio.Lock()
         self._channel: Channel | None = None
         self._over = ""
-        self._timer: asyncio.TimerHandle | None = None
-        self._used = 0.0
         self._processes: dict[asyncio.Task[Result], AsyncSessionProcess] = {}
         self._plain: dict[Language, Submission] = {}
         """A submission in each language as one without options has it, but for its code."""
         self.alarm = Alarm()
+        self._idle_alarm = Alarm()
         self.files = AsyncFiles(self)
         """Its files."""
 
@@ -211,7 +211,7 @@ class AsyncSession:
         )
         self._boot = {
             "recursion": request.limits.recursion,
-            "passes": can.image is not None,
+            "passes_descriptors": can.image is not None,
             "line": can.descriptors,
         }
         return msgspec.structs.replace(request, limits=limits, code=boot(self._boot, loaded=self._loaded))
@@ -254,7 +254,7 @@ class AsyncSession:
             channel = Channel(self._backend, self._request)
             await channel.open()
         except BaseException:
-            self._places.open -= 1
+            self._places.give_back()
             raise
         return self._entered(channel)
 
@@ -268,7 +268,7 @@ class AsyncSession:
             with image.to_read() as file:
                 await channel.open(*changes, ({"do": "become", "size": image.size}, file))
         except BaseException:
-            self._places.open -= 1
+            self._places.give_back()
             raise
         self._channel = self._entered(channel)
         await self._close_if_over()
@@ -280,27 +280,18 @@ class AsyncSession:
         return channel
 
     def _left(self, _ended: object) -> None:
-        self._places.open -= 1
+        self._places.give_back()
         tell(INFO, "session.ended", session=self.id)
         self.alarm.close()
-        if self._timer is not None:
-            self._timer.cancel()
+        self._idle_alarm.close()
 
     def _postpone(self) -> None:
         """Restart the idle time."""
-        loop = asyncio.get_running_loop()
-        self._used = loop.time()
-        if self._timer is None or self._timer.cancelled():
-            self._timer = loop.call_later(self._idle, self._expire)
+        self._idle_alarm.set(asyncio.get_running_loop().time() + self._idle, self._expire)
 
     def _expire(self) -> None:
-        loop = asyncio.get_running_loop()
         if self.current is not None or self.processes:
-            self._used = loop.time()
-        left = self._used + self._idle - loop.time()
-        self._timer = None
-        if left > 0:
-            self._timer = loop.call_later(left, self._expire)
+            self._postpone()
         elif self._channel is not None:
             self._over = f"it was not used for {self._idle:g} s"
             self._closing = asyncio.get_running_loop().create_task(self._channel.close())
@@ -468,7 +459,7 @@ class AsyncSession:
                 image.close()
             overlay.forget()
             await old.close("its changes were discarded")
-            self._postpone()  # with the old one its timer has ended
+            self._postpone()  # the end of the old one has stopped its alarm
 
     async def _over_project(self) -> tuple[Overlay, Channel]:
         if self._overlay is None:
@@ -482,8 +473,7 @@ class AsyncSession:
     async def aclose(self) -> None:
         """End the session: nothing of it is left when this returns. Safe to call twice."""
         self._over = self._over or "it was closed"
-        if self._timer is not None:
-            self._timer.cancel()
+        self._idle_alarm.close()
         if self._channel is not None:
             await self._channel.close()
         if self._overlay is not None:

@@ -17,17 +17,16 @@ from typing import Any, Protocol
 import msgspec
 
 from ..backends import display
-from ..backends.base import COMMON_LIMITS, Capabilities, Control, Outcome, Sink, uncancellable
+from ..backends.base import COMMON_LIMITS, Capabilities, Control, Outcome, Sink, decoded, uncancellable
 from ..backends.endings import Ending, not_started
-from ..backends.jail.value_reading import decode
+from ..backends.jail import protocol, value_reading
 from ..lib.errors import BackendError, InvalidRequest
 from ..models import OTHER, Display, Isolation, Language, Limits, Request, Status, Stream, Usage
 from ..models.reach import Reach
 from . import driver, frames
+from .alarm import Alarm
 from .channel import Channel, Done, framed
 
-MAX_VALUE = 1 << 20
-_SMALL = 4 << 10  # bytes of a value that is decoded faster than it is handed to a thread
 _LIMITS = COMMON_LIMITS | {"disk", "files"}
 LANGUAGES: frozenset[Language] = frozenset({"python", "bash", "javascript", "command", OTHER})
 
@@ -51,48 +50,6 @@ class Home(Protocol):
     async def opened(self) -> Channel:
         """Return its channel, which is opened if necessary. Raises `BackendError` if the session has ended or can't be
         opened."""
-
-
-class Alarm:
-    """A timer that is set and stopped again in each run, nearly always long before it is due. So it only notes when it
-    is due: the timer of the event loop goes on, and is set again when it fires too early."""
-
-    def __init__(self) -> None:
-        self._call: Callable[[], None] | None = None
-        self._due = 0.0
-        self._timer: asyncio.TimerHandle | None = None
-
-    def set(self, due: float, call: Callable[[], None]) -> None:
-        """Call it at this time of the event loop, instead of what was set before."""
-        self._due, self._call = due, call
-        if self._timer is None or self._timer.when() > due:
-            self._start()
-
-    def stop(self) -> None:
-        self._call = None
-
-    def close(self) -> None:
-        """Stop it, and the timer of the event loop."""
-        self._call = None
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-    def _start(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = asyncio.get_running_loop().call_at(self._due, self._fire)
-
-    def _fire(self) -> None:
-        self._timer = None
-        call = self._call
-        if call is None:
-            return
-        if asyncio.get_running_loop().time() < self._due:
-            self._start()
-        else:
-            self._call = None
-            call()
 
 
 class Turn:
@@ -185,7 +142,7 @@ class Turn:
     def _message(self, request: Request) -> bytes:
         if request.language == "python":
             source = request.code.encode("utf-8", "surrogatepass")
-            most = min(request.limits.output_bytes, MAX_VALUE)
+            most = min(request.limits.output_bytes, protocol.MAX_VALUE)
             head: dict[str, Any] = {"do": "run", "context": self.context, "value": most}
             # Only what was given: reading the rest takes longer than many a run.
             if request.env or self._directory:
@@ -287,7 +244,7 @@ class Turn:
             return self._lost(request.limits, wall)
         said, data = self._done
         self.traceback = said.traceback
-        decoded = _decoded(data) if len(data) <= _SMALL else await asyncio.to_thread(_decoded, data)
+        value = await decoded(value_reading.read, data) if data else None
         ending = Ending(
             exit_code=said.exit or 0,
             signal=said.signal,
@@ -302,8 +259,8 @@ class Turn:
             request.limits,
             isolation=self._channel.isolation,
             usage=Usage(wall=wall),
-            value=decoded,
-            exception=_name(said.exception),
+            value=value,
+            exception=said.exception,
         )
         changes: dict[str, Any] = {"displays": tuple(self._displays)}
         if self._stopped is not None:
@@ -499,20 +456,5 @@ def _encoded(code: str) -> bytes:
         raise InvalidRequest("the code can't be written to a file", why=str(error), next="remove it there") from None
 
 
-def _decoded(data: bytes) -> Any:
-    """Return a value that the session reported; None if it is invalid."""
-    if not data:
-        return None
-    try:
-        return decode(data)
-    except (ValueError, RecursionError):
-        return None
-
-
 def _content(kind: str, data: bytes) -> str | bytes:
     return data if kind in display.BINARY else data.decode("utf-8", "replace")
-
-
-def _name(claimed: str | None) -> str | None:
-    """Return the name of an exception; None if it is not a valid name."""
-    return claimed if claimed and len(claimed) < 200 and claimed.isidentifier() else None

@@ -205,7 +205,7 @@ class Impostor:
     def __init__(self, act: Callable[[socket.socket], None]) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         zygote = object.__new__(Zygote)  # only its socket, mostly: what would reach a zygote reaches us
-        zygote.places = None
+        zygote.places, zygote.passes_descriptors = None, False
         zygote.socket, zygote.hash_seed, zygote.changes = ours, 1, None
         self.cell = Cell(zygote, Spec(disk=MiB, files=10), frozenset(), None)
         ours.close()

@@ -18,7 +18,7 @@ from local_cluster import KEY, LocalCluster, LocalNode
 from pace import SLOW
 from redoma import Answer, AsyncExecutor, Backend, Config, FakeBackend, Isolation, Request, Result, Status
 from redoma.backends.base import Control, Outcome, Repr, Sink
-from redoma.backends.ray import protocol as said
+from redoma.backends.ray import protocol
 from redoma.models.reach import HOST, NOTHING
 
 CELL = Isolation(layers={"pid": "its own", "seccomp": "a filter"})
@@ -109,14 +109,16 @@ async def test_no_more_runs_are_sent_than_nodes_take(cluster: LocalCluster, conf
         (refused,) = done
         assert "the cluster is busy" in (refused.result().error or "")
         # They may still be on their way there when the last is refused here.
-        await until(lambda: cluster.on_node(lambda: _about(node)).load == said.Load(capacity=2, running=2, queued=2))
+        await until(
+            lambda: cluster.on_node(lambda: _about(node)).load == protocol.Load(capacity=2, running=2, queued=2)
+        )
         for task in tasks:
             task.cancel()
         await asyncio.wait(tasks)
         assert (await run(executor, "short")).status is Status.OK
 
 
-async def _about(node: LocalNode) -> said.About:
+async def _about(node: LocalNode) -> protocol.About:
     return await node.node._about()
 
 
@@ -150,7 +152,7 @@ async def test_a_drained_node_takes_no_more_and_ends_what_it_has(
     long = run(executor, "long")
     await until(lambda: total(first) == 1)
     cluster.add("two", {"jail": second}, capacity=1)
-    cluster.on_node(lambda: one.node._answer(said.NO_LINK, said.Ask(drain=True)))
+    cluster.on_node(lambda: one.node._answer(protocol.NO_LINK, protocol.Ask(drain=True)))
     results = await asyncio.gather(*(run(executor, "short") for _ in range(10)))
     assert {each.status for each in results} == {Status.OK}
     assert (total(first), total(second)) == (1, 10)
@@ -287,8 +289,8 @@ async def test_nothing_of_a_run_can_be_read_on_the_way(cluster: LocalCluster, ex
     sent = b"".join(node.seen)
     words = (SECRET.encode(), b"the-code", b"the-file", b"the-output")
     assert [word for word in words if word in sent] == []
-    start = said.Start(request=Request(code="the-code", secrets={"TOKEN": SECRET}), backends=("jail",))
-    plain = said._encoder.encode(said.Send(number=1, orders=(start,)))
+    start = protocol.Start(request=Request(code="the-code", secrets={"TOKEN": SECRET}), backends=("jail",))
+    plain = protocol._encoder.encode(protocol.Send(number=1, orders=(start,)))
     assert SECRET.encode() in plain  # what would be on the way without the seal
 
 
@@ -296,50 +298,50 @@ async def test_calls_that_were_not_sealed_for_a_node_are_not_obeyed(cluster: Loc
     cells = Cells()
     node = cluster.add("one", {"jail": cells})
     other = cluster.add("two", {"jail": Cells()})
-    seal, forger = said.Seal(KEY), said.Seal(b"x" * 32)
+    seal, forger = protocol.Seal(KEY), protocol.Seal(b"x" * 32)
 
     def call(target: LocalNode, data: bytes) -> bytes:
         answer: bytes = cluster.on_node(lambda: target.node.call(data))
         return answer
 
-    hello = seal.call("one", said.NO_LINK, said.Hello())
+    hello = seal.call("one", protocol.NO_LINK, protocol.Hello())
     welcome = seal.open_answer("one", hello, call(node, hello))
-    assert isinstance(welcome, said.Welcome)
-    start = said.Start(request=Request(code="1"), backends=("jail",))
-    send = seal.call("one", welcome.link, said.Send(number=1, orders=(start,)))
-    forged = forger.call("one", welcome.link, said.Send(number=1, orders=(start,)))
+    assert isinstance(welcome, protocol.Welcome)
+    start = protocol.Start(request=Request(code="1"), backends=("jail",))
+    send = seal.call("one", welcome.link, protocol.Send(number=1, orders=(start,)))
+    forged = forger.call("one", welcome.link, protocol.Send(number=1, orders=(start,)))
     assert call(node, forged) == b""  # another key
     assert call(other, send) == b""  # meant for another node
-    assert call(node, said.NO_LINK + send[said.LINK_BYTES :]) == b""  # moved to another link
+    assert call(node, protocol.NO_LINK + send[protocol.LINK_BYTES :]) == b""  # moved to another link
     assert call(node, b"\x80\x04" + pickle.dumps("x")) == b""
     assert total(cells) == 0
     taken = call(node, send)
-    assert isinstance(seal.open_answer("one", send, taken), said.Taken)
+    assert isinstance(seal.open_answer("one", send, taken), protocol.Taken)
     await until(lambda: total(cells) == 1)  # the control: the genuine one is obeyed
-    assert isinstance(seal.open_answer("one", send, call(node, send)), said.Taken)  # sent again: not obeyed again
-    with pytest.raises(said.NotOurs):
+    assert isinstance(seal.open_answer("one", send, call(node, send)), protocol.Taken)  # sent again: not obeyed again
+    with pytest.raises(protocol.NotOurs):
         seal.open_answer("one", hello, taken)  # an answer to another call
-    bye = seal.call("one", welcome.link, said.Bye())
+    bye = seal.call("one", welcome.link, protocol.Bye())
     call(node, bye)
-    assert isinstance(seal.open_answer("one", send, call(node, send)), said.Unknown)  # the link is gone
+    assert isinstance(seal.open_answer("one", send, call(node, send)), protocol.Unknown)  # the link is gone
     assert total(cells) == 1
 
 
 async def test_a_run_that_is_cancelled_before_it_began_is_told_too(cluster: LocalCluster) -> None:
     cells = Cells(LONG)
     node = cluster.add("one", {"jail": cells}).node
-    start = said.Start(request=Request(code="long"), backends=("jail",))
-    orders = (start, said.Cancel(id=start.request.id))
+    start = protocol.Start(request=Request(code="long"), backends=("jail",))
+    orders = (start, protocol.Cancel(id=start.request.id))
 
-    async def talk() -> said.Answer:
-        welcome = await node._answer(said.NO_LINK, said.Hello())
-        assert isinstance(welcome, said.Welcome)
-        await node._answer(welcome.link, said.Send(number=1, orders=orders))
-        return await node._answer(welcome.link, said.Receive(seen=0))
+    async def talk() -> protocol.Answer:
+        welcome = await node._answer(protocol.NO_LINK, protocol.Hello())
+        assert isinstance(welcome, protocol.Welcome)
+        await node._answer(welcome.link, protocol.Send(number=1, orders=orders))
+        return await node._answer(welcome.link, protocol.Receive(seen=0))
 
     news = cluster.on_node(talk)
-    assert news.items == (said.Failed(id=start.request.id, kind="cancelled"),)
-    assert (total(cells), cluster.on_node(node._about).load) == (0, said.Load(capacity=4))
+    assert news.items == (protocol.Failed(id=start.request.id, kind="cancelled"),)
+    assert (total(cells), cluster.on_node(node._about).load) == (0, protocol.Load(capacity=4))
 
 
 async def test_a_cluster_with_another_key_is_told_apart(cluster: LocalCluster, executor: AsyncExecutor) -> None:
@@ -351,14 +353,14 @@ async def test_a_cluster_with_another_key_is_told_apart(cluster: LocalCluster, e
 @pytest.mark.parametrize("value", [None, Repr("<odd>"), {"a": {1, 2}}, [b"\x80", 1.5, -(2**70)]])
 def test_values_come_through_as_they_were(value: object) -> None:
     outcome = Outcome(status=Status.OK, value=value, isolation=CELL)
-    message = msgspec.msgpack.decode(msgspec.msgpack.encode(said.ended("x", outcome)), type=said.Ended)
-    found = said.outcome_of(message).value
+    message = msgspec.msgpack.decode(msgspec.msgpack.encode(protocol.ended("x", outcome)), type=protocol.Ended)
+    found = protocol.outcome_of(message).value
     assert (found, type(found)) == (value, type(value))
 
 
 def test_names_that_are_not_unicode_are_left_out_and_said_to_be() -> None:
     outcome = Outcome(status=Status.OK, isolation=CELL, files={"a\udcff": b"1", "b": b"2"}, error="odd \udcff")
-    message = msgspec.msgpack.decode(msgspec.msgpack.encode(said.ended("x", outcome)), type=said.Ended)
+    message = msgspec.msgpack.decode(msgspec.msgpack.encode(protocol.ended("x", outcome)), type=protocol.Ended)
     assert message.outcome.files == {"b": b"2"}
     assert list(message.outcome.left_out) == ["a?"]
 
@@ -398,7 +400,7 @@ async def test_mixed_runs_are_each_accounted_for_once(cluster: LocalCluster, exe
     nodes[0].kill()
     nodes[1].lose_answers = 10
     await until(lambda: total(*made) > 150)
-    cluster.on_node(lambda: nodes[2].node._answer(said.NO_LINK, said.Ask(drain=True)))
+    cluster.on_node(lambda: nodes[2].node._answer(protocol.NO_LINK, protocol.Ask(drain=True)))
     results = await asyncio.gather(*tasks)
     assert Counter(each.status for each in results) == {Status.OK: 200, Status.ERROR: 100}
     assert len({each.id for each in results}) == 300

@@ -21,7 +21,7 @@ from local_cluster import LocalCluster, LocalNode
 
 from redoma import AsyncExecutor, Config, EnvironmentProblem, Result, Status
 from redoma.backends.jail import JailBackend
-from redoma.backends.ray import protocol as said
+from redoma.backends.ray import protocol
 from redoma.config import AuditConfig
 from redoma.environments import Environment, Store, this_python
 from redoma.environments.transfer import Arrival, packed
@@ -323,10 +323,10 @@ async def test_a_run_does_not_wait_for_an_environment_whose_sender_is_gone(
     receiving = node(cluster, there, lease=3.0).node
 
     async def begin() -> None:
-        welcome = await receiving._answer(said.NO_LINK, said.Hello())
-        assert isinstance(welcome, said.Welcome)
-        part = said.EnvironmentPart(digest=digest, data=next(packed(here, digest)))
-        await receiving._answer(welcome.link, said.Send(number=1, orders=(part,)))
+        welcome = await receiving._answer(protocol.NO_LINK, protocol.Hello())
+        assert isinstance(welcome, protocol.Welcome)
+        part = protocol.EnvironmentPart(digest=digest, data=next(packed(here, digest)))
+        await receiving._answer(welcome.link, protocol.Send(number=1, orders=(part,)))
 
     cluster.on_node(begin)
     sent = list[str]()
@@ -347,14 +347,14 @@ async def test_an_environment_that_is_sent_twice_in_a_row_is_kept(
     there = Store(tmp_path / "there")
     digest = made(here, FILES).digest
     receiving = node(cluster, there).node
-    once = (*(said.EnvironmentPart(digest=digest, data=data) for data in packed(here, digest)),)
-    end = said.EnvironmentEnd(digest=digest)
+    once = (*(protocol.EnvironmentPart(digest=digest, data=data) for data in packed(here, digest)),)
+    end = protocol.EnvironmentEnd(digest=digest)
 
     async def send() -> None:
-        welcome = await receiving._answer(said.NO_LINK, said.Hello())
-        assert isinstance(welcome, said.Welcome)
-        await receiving._answer(welcome.link, said.Send(number=1, orders=(*once, end, *once, end)))
-        await receiving._answer(welcome.link, said.Bye())  # waits until it is kept
+        welcome = await receiving._answer(protocol.NO_LINK, protocol.Hello())
+        assert isinstance(welcome, protocol.Welcome)
+        await receiving._answer(welcome.link, protocol.Send(number=1, orders=(*once, end, *once, end)))
+        await receiving._answer(welcome.link, protocol.Bye())  # waits until it is kept
 
     cluster.on_node(send)
     assert digests(there) == [digest]
@@ -371,7 +371,7 @@ async def test_a_run_that_was_refused_just_before_its_environment_arrived_does_n
     told.set()
     original = receiving._news
 
-    async def late(link: Any, seen: int) -> said.News:
+    async def late(link: Any, seen: int) -> protocol.News:
         news = await original(link, seen)
         await asyncio.to_thread(told.wait, 60)
         return news
@@ -414,14 +414,19 @@ async def test_an_environment_that_can_not_be_written_fails_with_that_reason_to_
             raise self._unusable("the disk is full")
 
     receiving = node(cluster, there, receive=functools.partial(Full, there)).node
-    part = said.EnvironmentPart(digest=digest, data=b"x")
+    part = protocol.EnvironmentPart(digest=digest, data=b"x")
 
     async def send() -> None:
-        welcome = await receiving._answer(said.NO_LINK, said.Hello())
-        assert isinstance(welcome, said.Welcome)
-        orders = (part, part, said.EnvironmentEnd(digest=digest), said.EnvironmentEnd(digest=digest, whole=False))
-        await receiving._answer(welcome.link, said.Send(number=1, orders=orders))
-        await receiving._answer(welcome.link, said.Bye())
+        welcome = await receiving._answer(protocol.NO_LINK, protocol.Hello())
+        assert isinstance(welcome, protocol.Welcome)
+        orders = (
+            part,
+            part,
+            protocol.EnvironmentEnd(digest=digest),
+            protocol.EnvironmentEnd(digest=digest, whole=False),
+        )
+        await receiving._answer(welcome.link, protocol.Send(number=1, orders=orders))
+        await receiving._answer(welcome.link, protocol.Bye())
 
     cluster.on_node(send)
     assert len(opened) == 1

@@ -13,7 +13,7 @@ from local_cluster import LocalCluster, LocalNode
 from redoma import AsyncExecutor, AsyncSession, BackendError, Config, Unsupported
 from redoma.backends.image import MemoryImage
 from redoma.backends.jail import JailBackend
-from redoma.backends.ray import protocol as said
+from redoma.backends.ray import protocol
 from redoma.config import AuditConfig
 from redoma.pipeline.installed import session_cells
 
@@ -109,7 +109,7 @@ async def test_a_node_without_a_place_says_so_at_once_and_keeps_no_copy(
             while images(busy):  # noqa: ASYNC110 - the node is not on this loop
                 await asyncio.sleep(0.01)
         assert runs(busy) == 1
-        cluster.on_node(lambda: busy.node._answer(said.NO_LINK, said.Ask(drain=True)))
+        cluster.on_node(lambda: busy.node._answer(protocol.NO_LINK, protocol.Ask(drain=True)))
         with pytest.raises(BackendError, match="is draining"):
             await session.fork()
         assert (await session.run("x")).value == 1

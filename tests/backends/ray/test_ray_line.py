@@ -15,7 +15,7 @@ from test_ray_backend import Cells, run, total, until
 from redoma import Answer, AsyncExecutor, Config, Request
 from redoma.backends.ray import line as lines
 from redoma.backends.ray import link as links
-from redoma.backends.ray import protocol as said
+from redoma.backends.ray import protocol
 
 HERE = "127.0.0.1"
 SHORT = Answer(when="short", stdout="done\n", delay=0.02)
@@ -124,7 +124,7 @@ async def answer_to(port: int, *frames: bytes) -> bytes:
     """What a node sends after its challenge, until it closes the connection. Raises `TimeoutError` if it doesn't."""
     reader, writer = await asyncio.open_connection(HERE, port)
     async with asyncio.timeout(60):
-        challenge = await reader.readexactly(said.CHALLENGE_BYTES)
+        challenge = await reader.readexactly(protocol.CHALLENGE_BYTES)
         for frame in frames:
             writer.write(frame.replace(b"CHALLENGE-IS-HERE", challenge))
         said_back = await reader.read()
@@ -140,28 +140,28 @@ async def test_a_stranger_is_told_nothing(cluster: LocalCluster) -> None:
     cells = Cells(SHORT)
     node = cluster.add("one", {"jail": cells}, address=HERE)
     port = port_of(cluster, node)
-    seal, forger = said.Seal(KEY), said.Seal(b"x" * 32)
-    old = seal.call("one", said.NO_LINK, said.Prove(challenge=os.urandom(said.CHALLENGE_BYTES)))
+    seal, forger = protocol.Seal(KEY), protocol.Seal(b"x" * 32)
+    old = seal.call("one", protocol.NO_LINK, protocol.Prove(challenge=os.urandom(protocol.CHALLENGE_BYTES)))
     for first in (
         framed(b"GET / HTTP/1.1\r\n\r\n"),
         framed(os.urandom(200)),
-        framed(forger.call("one", said.NO_LINK, said.Prove(challenge=b""))),
+        framed(forger.call("one", protocol.NO_LINK, protocol.Prove(challenge=b""))),
         framed(old),  # a proof of another connection, as one that was read on the way
-        framed(seal.call("one", said.NO_LINK, said.Hello())),  # a genuine call, but no proof
+        framed(seal.call("one", protocol.NO_LINK, protocol.Hello())),  # a genuine call, but no proof
         framed(b"x" * 10, 1 << 31),  # says that much will follow
         framed(b"x" * 2000),
         b"\xff" * 8,
     ):
-        start = said.Start(request=Request(code="short"), backends=("jail",))
-        order = seal.call("one", said.NO_LINK, said.Send(number=1, orders=(start,)))
+        start = protocol.Start(request=Request(code="short"), backends=("jail",))
+        order = seal.call("one", protocol.NO_LINK, protocol.Send(number=1, orders=(start,)))
         try:
             assert await answer_to(port, first, framed(order)) == b""
         except ConnectionResetError:
             continue
     assert total(cells) == 0
     line = await lines.Line.connect(HERE, port, seal, "one")  # the control: who has the key is heard
-    hello = seal.call("one", said.NO_LINK, said.Hello())
-    assert isinstance(seal.open_answer("one", hello, await line.call(hello)), said.Welcome)
+    hello = seal.call("one", protocol.NO_LINK, protocol.Hello())
+    assert isinstance(seal.open_answer("one", hello, await line.call(hello)), protocol.Welcome)
     line.close()
 
 
@@ -178,7 +178,7 @@ async def test_connections_are_bounded(cluster: LocalCluster, monkeypatch: pytes
     monkeypatch.setattr(lines, "MAX_CONNECTIONS", 2)
     node = cluster.add("one", {"jail": Cells()}, address=HERE)
     port = port_of(cluster, node)
-    seal = said.Seal(KEY)
+    seal = protocol.Seal(KEY)
     held = [await lines.Line.connect(HERE, port, seal, "one") for _ in range(2)]
     with pytest.raises(ConnectionError):
         await lines.Line.connect(HERE, port, seal, "one")
@@ -195,7 +195,7 @@ async def test_something_else_at_the_address_gets_nothing_from_a_client(
     got = bytearray()
 
     async def impostor(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(b"c" * said.CHALLENGE_BYTES)
+        writer.write(b"c" * protocol.CHALLENGE_BYTES)
         got.extend(await reader.read(1 << 16))
         writer.write(struct.pack(">II", 40, 0) + b"x" * 40)
         got.extend(await reader.read(1 << 16))

@@ -12,6 +12,12 @@ static size_t length_of(const char *text) {
     return length;
 }
 
+/* Write a text at `place`, with its final 0; returns the place of that. */
+static char *write_text(char *place, const char *text) {
+    while ((*place = *text++)) place++;
+    return place;
+}
+
 /* Write a number at `place`; returns the end. */
 static char *write_number(char *place, uint64_t number) {
     char digits[24];
@@ -55,10 +61,8 @@ static size_t read_file(const char *path, char *buffer, size_t size) {
 }
 
 static size_t read_of_process(uint32_t pid, const char *name, char *buffer, size_t size) {
-    char path[64] = "/proc/", *end = write_number(path + 6, pid);
-    *end++ = '/';
-    while (*name) *end++ = *name++;
-    *end = 0;
+    char path[64];
+    write_text(write_text(write_number(write_text(path, "/proc/"), pid), "/"), name);
     return read_file(path, buffer, size);
 }
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import ClassVar
@@ -45,7 +46,8 @@ class JailBackend:
 
     For another backend that runs in cells: `prelude` names a module of ours whose `arm()` every guest calls; the code
     finds the names that it returns. `programs` are files of the host to show inside, in `configuration.PROGRAMS`.
-    `forks`: whether sessions can be copied, see c/image.c.
+    `passes_descriptors`: whether descriptors can be sent to a run along with its input; then sessions can be copied,
+    see c/image.c.
 
     `environments` is the directory of environments, each under its digest; None if there are none.
 
@@ -68,7 +70,7 @@ class JailBackend:
         without: Iterable[str] = (),
         changes_on_disk: bool = False,
         prelude: str = "",
-        forks: bool = False,
+        passes_descriptors: bool = False,
         programs: Mapping[str, str] | None = None,
         environments: Path | None = None,
         once: bool = False,
@@ -77,8 +79,8 @@ class JailBackend:
         self._minimum, self._queue, self._idle = minimum, queue, idle
         self._maximum = maximum or MAX_RUNS
         self._preload, self._without = tuple(preload), frozenset(without)
-        self._prelude, self._forks, self._programs = prelude, forks, dict(programs or {})
-        self._changes_on_disk = changes_on_disk
+        self._prelude, self._programs = prelude, dict(programs or {})
+        self._passes_descriptors, self._changes_on_disk = passes_descriptors, changes_on_disk
         if self._without and (unknown := self._without - {*step_names(), "memory"}):
             raise InvalidRequest(
                 f"no layer is called {', '.join(sorted(unknown))}",
@@ -118,8 +120,8 @@ class JailBackend:
             layers[alias] = layers[name]
         return msgspec.structs.replace(
             self._offered(Isolation(layers=layers, missing=missing)),
-            descriptors=self._forks,
-            image=MemoryImage if self._forks else None,
+            descriptors=self._passes_descriptors,
+            image=MemoryImage if self._passes_descriptors else None,
             network=True,
             environments=self._environments is not None,
             workspaces=frozenset({"scratch", "read-only", "overlay"}),
@@ -162,10 +164,9 @@ class JailBackend:
     def warm(self) -> None:
         """Begin to start what the first run without a project will need. Returns at once."""
         limits = Limits()
-        pool = self._pool_for(Spec(disk=limits.disk, files=limits.files, workspace="scratch", project=""), None)
-        pool.warm()
-        with _making:
-            pool.runs -= 1
+        spec = Spec(disk=limits.disk, files=limits.files, workspace="scratch", project="")
+        with self._pool_for(spec, hash_seed=None) as pool:
+            pool.warm()
 
     async def run(self, request: Request, sink: Sink, control: Control | None = None) -> Outcome:
         """Run a request in a cell: see `Backend.run`."""
@@ -189,12 +190,8 @@ class JailBackend:
             seed=request.seed.random if request.seed else None,
             network=bool(request.network),
         )
-        pool = self._pool_for(spec, request.seed.hashes if request.seed else None, request.uses)
-        try:
+        with self._pool_for(spec, request.seed.hashes if request.seed else None, request.uses) as pool:
             return await self._run(pool, spec, request, sink, control, stage)
-        finally:
-            with _making:
-                pool.runs -= 1
 
     async def _run(
         self, pool: Pool, spec: Spec, request: Request, sink: Sink, control: Control | None, stage: str | None
@@ -204,32 +201,24 @@ class JailBackend:
         cell = await pool.take(spec)
         try:
             isolation = self._isolation(cell, request.require)
-            execute = partial(self._execute, request, sink, cell, control, stage)
+
+            async def execute(isolation: Isolation, env: Mapping[str, str], files: Mapping[str, bytes]) -> Outcome:
+                work = Run(request, sink, cell, isolation, {**cell.env, **env}, control, stage, files)
+                by_rlimit = self._counts_processes_by_rlimit()
+                return await work.execute(processes_by_rlimit=by_rlimit, watched=cell.group is None)
+
             if not request.network:
                 return await execute(isolation, {}, {})
             return await run_with_hosts(request, isolation, cell.take_listener(), self._proxies, execute)
         finally:
             pool.give_back(cell)
 
-    async def _execute(
-        self,
-        request: Request,
-        sink: Sink,
-        cell: Cell,
-        control: Control | None,
-        stage: str | None,
-        isolation: Isolation,
-        env: Mapping[str, str],
-        files: Mapping[str, bytes],
-    ) -> Outcome:
-        work = Run(request, sink, cell, isolation, {**cell.env, **env}, control, stage, files)
-        return await work.execute(processes_by_rlimit=self._counts_processes_by_rlimit(), watched=cell.group is None)
-
     def _counts_processes_by_rlimit(self) -> bool:
         return not self._lacks(COUNTED_PROCESSES)
 
-    def _pool_for(self, spec: Spec, hash_seed: int | None, uses: EnvironmentUse | None = None) -> Pool:
-        """Return the pool for a run, and count the run in. A forked child makes its own pools.
+    @contextmanager
+    def _pool_for(self, spec: Spec, hash_seed: int | None, uses: EnvironmentUse | None = None) -> Iterator[Pool]:
+        """Yield the pool for a run, which is not closed as long as the run uses it. A forked child makes its own pools.
 
         A pool has one zygote, so there is one for each project (another directory under the same name is another
         project), for each environment, and for each requested seed of hashes, which an interpreter gets at its start.
@@ -256,7 +245,11 @@ class JailBackend:
                 metrics.watch(self.name, self._pools[key])
             pool = self._pools[key] = self._pools.pop(key)  # moved to the end: the most recently used
             pool.runs += 1
-            return pool
+        try:
+            yield pool
+        finally:
+            with _making:
+                pool.runs -= 1
 
     def _forget_projects(self) -> None:
         """Close the least recently used pools that no run uses."""
@@ -281,7 +274,7 @@ class JailBackend:
                 environment=str(self._environments / uses.digest) if uses is not None and self._environments else "",
                 interpreter=uses.interpreter if uses is not None else None,
                 prelude=self._prelude,
-                passes=self._forks,
+                passes_descriptors=self._passes_descriptors,
                 programs=self._programs,
                 project=project,
                 hash_seed=hash_seed,

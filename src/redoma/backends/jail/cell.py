@@ -65,7 +65,7 @@ class Cell:
         self.spec, self.group = spec, group
         self._zygote = zygote
         self._changes = zygote.changes if spec.workspace == "overlay" else None
-        self._layer = ""
+        self._layer_name = ""
         self.place, self._user = "", 0
         """Only for a lean cell: its directory, and its user."""
         self.layer = -1
@@ -96,7 +96,7 @@ class Cell:
                 why = f"project: changes to it can't be kept separate on this host: {zygote.why_not}"
                 raise BackendUnavailable("a cell could not be made", why=why, next="see `redoma doctor`")
             if self._changes is not None:
-                self._layer = self._changes.take()
+                self._layer_name = self._changes.take()
             if group is not None:
                 theirs += group.doors()
             zygote.order(self._ordered(drawn, without), theirs)
@@ -122,7 +122,7 @@ class Cell:
             without=bits,
             workspace=_WORKSPACES.index(self.spec.workspace),
             project=project,
-            layer=self._layer.encode(),
+            layer=self._layer_name.encode(),
             listen=PROXY_PORT if self.spec.network else 0,
             place=os.fsencode(self.place),
             user=self._user,
@@ -139,7 +139,7 @@ class Cell:
             theirs.append(their_end.detach())
         self.control, self.order = self._sockets
         for name in ("stdin", "stdout", "stderr"):
-            reading, writing = _one_way() if name == "stdin" and self._zygote.passes else os.pipe()
+            reading, writing = _one_way() if name == "stdin" and self._zygote.passes_descriptors else os.pipe()
             near, far = (writing, reading) if name == "stdin" else (reading, writing)
             theirs.append(far)
             setattr(self, name, near)
@@ -303,6 +303,6 @@ class Cell:
         if self.place and self._zygote.places is not None:
             place, self.place = self.place, ""
             self._zygote.places.give_back(place)
-        if self._changes is not None and self._layer:
-            name, self._layer = self._layer, ""
+        if self._changes is not None and self._layer_name:
+            name, self._layer_name = self._layer_name, ""
             self._changes.give_back(name)

@@ -41,8 +41,8 @@ class ZygoteOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Modules to import ahead of time."""
     prelude: str = ""
     """A module of ours whose `arm()` every guest calls, for a backend that runs in cells."""
-    passes: bool = False
-    """Whether descriptors can be sent to a run with its input."""
+    passes_descriptors: bool = False
+    """Whether descriptors can be sent to a run along with its input."""
     programs: dict[str, str] = {}
     """Files of the host to show inside, in `configuration.PROGRAMS`."""
     project: str = ""
@@ -110,15 +110,12 @@ class Zygote:
     `BackendUnavailable` if it can't work on this host.
     """
 
-    passes = False
-    """Whether descriptors can be sent to its cells with their input."""
-
     def __init__(self, options: ZygoteOptions) -> None:
         on_disk = options.changes_on_disk or TMPFS_XATTRS.is_missing(os.uname().release, root=os.geteuid() == 0)
         self.changes = ChangesDirectory(options.project) if options.project and on_disk else None
         self.places = _make_places(own_user=options.own_user) if options.lean else None
         self._packages = _hold(options.environment) if options.environment else -1
-        self.passes = options.passes
+        self.passes_descriptors = options.passes_descriptors
         try:
             self._start(options)
         except BaseException:

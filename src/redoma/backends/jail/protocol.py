@@ -65,6 +65,8 @@ MAX_PAYLOAD = {
 """The maximum payload of each kind of frame, in bytes."""
 
 
+MAX_VALUE = 1 << 20
+"""Maximum bytes of the value of a last expression."""
 MAX_SHOWN = 3 << 20
 """Maximum bytes of all displays of a run. In a report they are base64, which takes a third more."""
 

@@ -18,7 +18,7 @@ import msgspec
 from ...lib.errors import BackendError
 from ...lib.types import resolved
 from ...models import Display, Isolation, Limits, Request, Status, Stream, Usage
-from ..base import MAX_LIMIT, Control, Entry, Outcome, Sink, uncancellable
+from ..base import MAX_LIMIT, Control, Entry, Outcome, Sink, decoded, uncancellable
 from ..collect import collect
 from ..endings import Ending, not_started
 from . import protocol
@@ -32,8 +32,6 @@ _GRACE = 1.0  # seconds that init has to end the cell and report, before the cel
 _LOOK = 0.25  # seconds between checks of a cell's processor time, at least
 _PROCESSORS = os.sysconf("SC_NPROCESSORS_CONF")  # also those that are switched off now
 _LOOK_AT_LAYER = 0.01  # seconds between checks of how much it has written to disk
-_MAX_VALUE = 1 << 20
-_SMALL = 4 << 10  # bytes: decoding a smaller value takes less time than handing it to a thread
 _NO_SPACE = "free space on the disk fell too far while it ran, so it was ended"
 
 
@@ -50,7 +48,7 @@ class Report(msgspec.Struct, frozen=True):
     """The report of the guest. Untrusted: it determines only the value and messages of its own run."""
 
     value: msgspec.Raw = msgspec.Raw(b"null")
-    """Decode it only with `value_reading.decode`, which is bounded."""
+    """Decode it only with `value_reading.read`, which is bounded."""
     exception: str | None = None
     error: str | None = None
     errno: int | None = None
@@ -84,7 +82,7 @@ class Run:
             control.read_changes = self._read_changes if request.workspace == "overlay" else None
         self._input: asyncio.Task[None] | None = None
         self._env = {**env, **request.environment}
-        self._max_value = min(request.limits.output_bytes, _MAX_VALUE)
+        self._max_value = min(request.limits.output_bytes, protocol.MAX_VALUE)
         self._loop = asyncio.get_running_loop()
         self._done: asyncio.Future[None] = self._loop.create_future()
         self._frames = protocol.Frames()
@@ -418,22 +416,22 @@ class Run:
     # --- the outcome ---
 
     async def _value(self) -> Any:
-        """Return the value of the last expression, as the guest reports it. A large one is decoded on a thread, because
-        the time limits of other runs depend on the event loop.
-        """
+        """Return the value of the last expression, as the guest reports it."""
         data = bytes(self._report.value)
         if data == b"null":
             return None
-        return _decoded(data) if len(data) <= _SMALL else await asyncio.to_thread(_decoded, data)
+        from . import value_reading  # late: not every run has a value
+
+        return await decoded(value_reading.read, data)
 
     async def _displays(self) -> tuple[Display, ...]:
-        """Return what it displayed. Many are decoded on a thread, like a large value."""
+        """Return what it displayed."""
         data = bytes(self._report.displays)
         if data == b"[]":
             return ()
         from . import displays
 
-        return displays.read(data) if len(data) <= _SMALL else await asyncio.to_thread(displays.read, data)
+        return await decoded(displays.read, data)
 
     def _outcome(self, wall: float, found: Any, displays: tuple[Display, ...]) -> Outcome:
         group = self._cell.group
@@ -451,7 +449,7 @@ class Run:
             self._request.limits,
             displays=displays,
             value=found,
-            exception=_name(self._report.exception),
+            exception=self._report.exception,
             isolation=self._isolation,
             usage=Usage(wall=wall, cpu=self._cpu(), memory=memory),
             seed=self._cell.seed if self._request.language == "python" else None,
@@ -524,25 +522,11 @@ class Run:
         )
 
 
-def _decoded(data: bytes) -> Any:
-    from . import value_reading
-
-    try:
-        return value_reading.decode(data)
-    except (ValueError, RecursionError):
-        return None
-
-
 def _exit_code(status: int) -> int:
     try:
         return os.waitstatus_to_exitcode(status)
     except (ValueError, OverflowError) as error:
         raise BackendError("the cell was lost", why=f"its init reported {error}", next="run it again") from error
-
-
-def _name(claimed: str | None) -> str | None:
-    """Return the name of the guest's exception; None if what it reports is not a name."""
-    return claimed if claimed and len(claimed) < 200 and claimed.isidentifier() else None
 
 
 def _argv(request: Request, script: str) -> list[str]:

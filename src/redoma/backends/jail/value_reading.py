@@ -23,6 +23,14 @@ def decode(data: bytes) -> Any:
     return _Decoder(data.decode()).whole()
 
 
+def read(data: bytes) -> Any:
+    """Return the value that a guest reported; None if it is not a value."""
+    try:
+        return decode(data)
+    except (ValueError, RecursionError):
+        return None
+
+
 _END = "\0"
 _BLANKS = lazy_pattern(r"[ \t\r\n]+")
 _NUMBER = lazy_pattern(r"-?\d+(\.\d+)?([eE][+-]?\d+)?", re.ASCII)

@@ -24,20 +24,3 @@ Theory of operation
 Who trusts whom: a client trusts nodes that have the cluster's key; a node trusts clients that have it. Neither trusts
 what a guest produced. docs/cluster.md has the rest.
 """
-
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from .backend import RayBackend
-
-__all__ = ["RayBackend"]
-
-
-def __getattr__(name: str) -> Any:
-    if name == "RayBackend":
-        from .backend import RayBackend
-
-        return RayBackend
-    raise AttributeError(name)

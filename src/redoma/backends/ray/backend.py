@@ -19,7 +19,7 @@ from ...models.reach import NOTHING
 from ...telemetry import WARNING, tell
 from ..base import Capabilities, Control, Outcome, Sink
 from ..hosts import keep_requests
-from . import protocol as said
+from . import protocol
 from .hub import Cluster, Flight, Hub, Parcel, Told
 from .link import Lost
 from .node import lost
@@ -96,7 +96,7 @@ class RayBackend:
         layers = reduce(lambda found, offer: {**offer.isolation.layers, **found}, offers, dict[str, str]())
         missing = {name for offer in offers for name in offer.isolation.missing} - set(layers)
         abilities = frozenset[str]().union(*(offer.abilities for offer in offers))
-        offered = said.Offered(
+        offered = protocol.Offered(
             name=self.name,
             languages=frozenset[str]().union(*(offer.languages for offer in offers)),
             isolation=Isolation(layers=layers, missing=tuple(sorted(missing))),
@@ -135,12 +135,12 @@ class RayBackend:
         blobs = dict[str, bytes]()
         names = dict[str, str]()
         for path, data in request.files.items():
-            if len(data) >= said.BLOB:
+            if len(data) >= protocol.BLOB:
                 names[path] = hashlib.sha256(data).hexdigest()
                 blobs[names[path]] = data
         files = {path: data for path, data in request.files.items() if path not in names}
         require = tuple(dict.fromkeys((*request.require, *self._require)))
-        start = said.Start(
+        start = protocol.Start(
             request=msgspec.structs.replace(request, files=files, require=require),
             backends=self._backends,
             blobs=names,
@@ -150,7 +150,7 @@ class RayBackend:
             copy_of=control.copy_of if control is not None else "",
         )
         try:
-            said.encoded_size(start)
+            protocol.encoded_size(start)
         except UnicodeEncodeError as error:
             raise Unsupported(
                 "ray can't run this request",
@@ -173,7 +173,7 @@ class RayBackend:
             await asyncio.to_thread(hub.close)
 
 
-def _why_nothing(about: said.About, backends: tuple[str, ...]) -> str:
+def _why_nothing(about: protocol.About, backends: tuple[str, ...]) -> str:
     why = [f"{each.name}: {each.why_not}" for each in about.backends if each.why_not and each.name in backends]
     return ", ".join(why) or f"it offers none of {', '.join(backends)}"
 
@@ -204,7 +204,7 @@ class NodeImage:
         self._images.pop(self.name, None)
         if self.flight is not None:
             with suppress(BackendUnavailable):  # the hub is being closed, which tells the node
-                self._hub.order(self.flight, said.CloseImage(name=self.name))
+                self._hub.order(self.flight, protocol.CloseImage(name=self.name))
 
 
 class _Attempt:
@@ -272,14 +272,14 @@ class _Attempt:
         while True:
             item = await self._told.get()
             match item:
-                case said.Output(stream=stream, data=data):
+                case protocol.Output(stream=stream, data=data):
                     self._print(stream, data)
-                case said.Began(isolation=isolation):
+                case protocol.Began(isolation=isolation):
                     if self._control is not None:
                         self._control.isolation = isolation
-                case said.Ended():
-                    return self._outcome(said.outcome_of(item))
-                case said.Failed():
+                case protocol.Ended():
+                    return self._outcome(protocol.outcome_of(item))
+                case protocol.Failed():
                     if self._flooded and item.kind == "cancelled":
                         return Outcome(status=Status.OUTPUT, isolation=self._isolation(), network=item.network)
                     failure = _failure(item)
@@ -320,15 +320,15 @@ class _Attempt:
         """Send input and signals once a node is chosen. They are queued behind the order that starts the run."""
         name = self._flight.request.id
         await self._placed.wait()
-        control.deliver_signals(lambda number: self._hub.order(self._flight, said.Signal(id=name, number=number)))
+        control.deliver_signals(lambda number: self._hub.order(self._flight, protocol.Signal(id=name, number=number)))
         while data := await control.read():
-            given = said.Input(id=name, data=data)
+            given = protocol.Input(id=name, data=data)
             if isinstance(control.passed, str) and (image := self._images.get(control.passed)) is not None:
                 room = image.size if image.flight is None else 0
                 image.flight = image.flight or self._flight
-                given = said.Input(id=name, data=data, image=image.name, room=room)
+                given = protocol.Input(id=name, data=data, image=image.name, room=room)
             self._hub.order(self._flight, given)
-        self._hub.order(self._flight, said.Input(id=name, data=b""))
+        self._hub.order(self._flight, protocol.Input(id=name, data=b""))
 
     async def _end(self, cancelled: asyncio.CancelledError) -> None:
         """Make the node kill the run, and wait until it has."""
@@ -339,15 +339,15 @@ class _Attempt:
                 item = await self._told.get()
             except asyncio.CancelledError:
                 continue  # cancelled again: still wait until nothing is left of the run
-            if isinstance(item, said.Failed):
+            if isinstance(item, protocol.Failed):
                 keep_requests(cancelled, item.network)
-            elif isinstance(item, said.Ended):
+            elif isinstance(item, protocol.Ended):
                 keep_requests(cancelled, item.outcome.network)
-            if not isinstance(item, said.Output | said.Began):
+            if not isinstance(item, protocol.Output | protocol.Began):
                 return
 
 
-def _failure(failed: said.Failed) -> BackendError:
+def _failure(failed: protocol.Failed) -> BackendError:
     kind = Unsupported if failed.kind == "unsupported" else BackendError
     if failed.kind == "cancelled":
         return BackendError("the run was ended", why="its node was told to", next="run it again")

@@ -14,7 +14,7 @@ import msgspec
 
 from ...lib.errors import BackendUnavailable
 from ...lib.extras import pip_install
-from . import protocol as said
+from . import protocol
 from .link import ask
 
 _CONNECT = 5.0  # seconds
@@ -67,7 +67,7 @@ class RayCluster:
         try:
             ray.init(
                 address=self._address,
-                namespace=said.NAMESPACE,
+                namespace=protocol.NAMESPACE,
                 log_to_driver=False,
                 configure_logging=False,
                 logging_level=logging.ERROR,
@@ -91,7 +91,7 @@ class RayCluster:
             ray.shutdown()
 
     def nodes(self) -> set[str]:
-        return {node["NodeID"] for node in self._listed() if node["Alive"] and node["Resources"].get(said.RESOURCE)}
+        return {node["NodeID"] for node in self._listed() if node["Alive"] and node["Resources"].get(protocol.RESOURCE)}
 
     def _listed(self) -> list[dict[str, Any]]:
         import ray
@@ -106,11 +106,11 @@ class RayCluster:
 
         options: dict[str, Any] = {
             "name": f"redoma-{node}",
-            "namespace": said.NAMESPACE,
+            "namespace": protocol.NAMESPACE,
             "lifetime": "detached",
             "get_if_exists": True,
             "num_cpus": 0,
-            "resources": {said.RESOURCE: 1},
+            "resources": {protocol.RESOURCE: 1},
             "scheduling_strategy": NodeAffinitySchedulingStrategy(node, soft=False),
             "max_concurrency": 4096,
             "max_restarts": 0,  # `actor` creates a new one, which can't be mistaken for the old one
@@ -122,19 +122,19 @@ class RayCluster:
         Raises `BackendUnavailable`.
         """
         self.connect()
-        seal = said.Seal(self.key)
+        seal = protocol.Seal(self.key)
 
         async def one(node: dict[str, Any]) -> Surveyed:
             found = Surveyed(id=node["NodeID"], address=node["NodeManagerAddress"], alive=node["Alive"])
-            if not found.alive or not node["Resources"].get(said.RESOURCE):
+            if not found.alive or not node["Resources"].get(protocol.RESOURCE):
                 return msgspec.structs.replace(found, why="it runs nothing of Redoma" if found.alive else "it is gone")
             try:
                 handle = await asyncio.to_thread(self.actor, found.id)
-                wanted = said.Ask(drain=(drain or {}).get(found.id))
-                answer = await ask(handle, seal, found.id, said.NO_LINK, wanted, 60.0)
+                wanted = protocol.Ask(drain=(drain or {}).get(found.id))
+                answer = await ask(handle, seal, found.id, protocol.NO_LINK, wanted, 60.0)
             except Exception as error:
                 return msgspec.structs.replace(found, why=str(error) or type(error).__name__)
-            return msgspec.structs.replace(found, about=answer if isinstance(answer, said.About) else None)
+            return msgspec.structs.replace(found, about=answer if isinstance(answer, protocol.About) else None)
 
         async def everybody() -> list[Surveyed]:
             return list(await asyncio.gather(*map(one, self._listed())))
@@ -163,6 +163,6 @@ class Surveyed(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     address: str
     alive: bool
-    about: said.About | None = None
+    about: protocol.About | None = None
     why: str = ""
     """Why it reported nothing."""

@@ -12,20 +12,20 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from ...lib.errors import BackendError, BackendUnavailable, Unsupported
 from ...models import Request
-from . import protocol as said
+from . import protocol
 from .link import Link, Lost
 
 _PATIENCE = 120.0  # seconds for Ray to connect, and for the first node to answer; `_START` is added
 _LOOK = 2.0  # seconds between looks at the list of nodes
 _START = 15.0  # seconds for the first node to be listed
 
-Told: TypeAlias = said.News1 | Lost | BackendError
+Told: TypeAlias = protocol.News1 | Lost | BackendError
 
 
 class Parcel(NamedTuple):
     """What a run needs on its node."""
 
-    start: said.Start
+    start: protocol.Start
     blobs: dict[str, bytes]
     """Its large files by their hashes."""
     packed: Callable[[], Iterator[bytes]] | None
@@ -38,7 +38,7 @@ class Flight:
     def __init__(self, parcel: Parcel, deliver: Callable[[Told], None]) -> None:
         start = parcel.start
         self.start, self.blobs, self.packed, self.deliver = start, parcel.blobs, parcel.packed, deliver
-        self.size = said.encoded_size(start)
+        self.size = protocol.encoded_size(start)
         self.link: Link | None = None
         self.cancelled = self.looked = False
         self.got = False
@@ -81,7 +81,7 @@ class Hub:
 
     def __init__(self, cluster: Cluster, queue: int, python: str = "") -> None:
         self._cluster, self._queue, self._python = cluster, queue, python
-        self._seal = said.Seal(cluster.key)
+        self._seal = protocol.Seal(cluster.key)
         self.pid = os.getpid()
         self.links: dict[str, Link] = {}
         self._joining: dict[str, asyncio.Task[None]] = {}
@@ -106,7 +106,7 @@ class Hub:
         if self._failure is not None:
             raise self._failure
 
-    def abouts(self) -> list[said.About]:
+    def abouts(self) -> list[protocol.About]:
         """Return what every node with a link reported about itself when the link was opened."""
         return [link.about for link in list(self.links.values()) if link.about is not None]
 
@@ -120,7 +120,7 @@ class Hub:
         flight.again = lambda: self._put(flight, first=True)
         self._call(self._put, flight)
 
-    def order(self, flight: Flight, order: said.Order) -> None:
+    def order(self, flight: Flight, order: protocol.Order) -> None:
         """Send an order to the node that has this run; do nothing if no node has it."""
 
         def send() -> None:
@@ -281,7 +281,7 @@ class Hub:
             flight.link.cancel(flight)
         elif flight in self._waiting:
             self._waiting.remove(flight)
-            flight.deliver(said.Failed(id=flight.request.id, kind="cancelled"))
+            flight.deliver(protocol.Failed(id=flight.request.id, kind="cancelled"))
 
 
 _STATUS = "see `redoma cluster status`"

@@ -16,7 +16,7 @@ import os
 import struct
 from collections.abc import Awaitable, Callable
 
-from . import protocol as said
+from . import protocol
 
 CONNECT = 3.0
 """Seconds for a connection to be made and proved, on either side."""
@@ -66,25 +66,25 @@ class Listener:
             async with asyncio.timeout(CONNECT):
                 await self._prove(reader, writer)
             while True:
-                async with asyncio.timeout(said.LEASE):  # a client asks for news every few seconds, if it is there
+                async with asyncio.timeout(protocol.LEASE):  # a client asks for news every few seconds, if it is there
                     number, data = await _read(reader, MAX_FRAME)
                 # It is answered also if the connection ends meanwhile: an order is obeyed as a whole.
                 answer = asyncio.create_task(self._reply(writer, number, data))
                 self._answers.add(answer)
                 answer.add_done_callback(self._answers.discard)
-        except (OSError, EOFError, said.NotOurs):
+        except (OSError, EOFError, protocol.NotOurs):
             return  # a client that is still there calls again, through Ray or over a new connection
         finally:
             self._connections.discard(task)
             writer.close()
 
     async def _prove(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        challenge = os.urandom(said.CHALLENGE_BYTES)
+        challenge = os.urandom(protocol.CHALLENGE_BYTES)
         writer.write(challenge)
         number, data = await _read(reader, _MAX_UNPROVED)
         answer = self._proves(data, challenge)
         if answer is None:
-            raise said.NotOurs("the challenge did not come back sealed")
+            raise protocol.NotOurs("the challenge did not come back sealed")
         _write(writer, number, answer)
 
     async def _reply(self, writer: asyncio.StreamWriter, number: int, data: bytes) -> None:
@@ -109,15 +109,15 @@ class Line:
         self._reading: asyncio.Task[None] | None = None
 
     @classmethod
-    async def connect(cls, host: str, port: int, seal: said.Seal, node: str) -> Line:
+    async def connect(cls, host: str, port: int, seal: protocol.Seal, node: str) -> Line:
         """Connect to a node. Raises `OSError` or `TimeoutError` if it can't be reached, and `NotOurs` if what answers
         there doesn't have the key.
         """
         async with asyncio.timeout(CONNECT):
             reader, writer = await asyncio.open_connection(host, port, limit=_BUFFER)
             try:
-                challenge = await reader.readexactly(said.CHALLENGE_BYTES)
-                proof = seal.call(node, said.NO_LINK, said.Prove(challenge=challenge))
+                challenge = await reader.readexactly(protocol.CHALLENGE_BYTES)
+                proof = seal.call(node, protocol.NO_LINK, protocol.Prove(challenge=challenge))
                 _write(writer, 0, proof)
                 _, answer = await _read(reader, _MAX_UNPROVED)
                 seal.open_answer(node, proof, answer)
@@ -157,7 +157,7 @@ class Line:
                 waiting = self._waiting.get(number)
                 if waiting is not None and not waiting.done():
                     waiting.set_result(data)
-        except (OSError, EOFError, said.NotOurs):
+        except (OSError, EOFError, protocol.NotOurs):
             return
         finally:
             self._writer.close()
@@ -170,7 +170,7 @@ async def _read(reader: asyncio.StreamReader, most: int) -> tuple[int, bytes]:
     """Read a frame; return the number of its call, and its bytes. Raises `NotOurs` if it is longer than `most`."""
     size, number = _HEAD.unpack(await reader.readexactly(_HEAD.size))
     if size > most:
-        raise said.NotOurs(f"a frame of {size} bytes is too long")
+        raise protocol.NotOurs(f"a frame of {size} bytes is too long")
     return number, await reader.readexactly(size)
 
 

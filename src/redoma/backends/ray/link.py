@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ... import __version__
 from ...lib.errors import BackendError
 from ..base import unmet_needs
-from . import protocol as said
+from . import protocol
 from .line import Line
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _PATIENCE = 10.0  # seconds more than a call should take, before it is repeated
 _PAUSE = 0.5  # seconds before a call is repeated
 _RECONNECT = 5.0  # seconds between attempts to connect directly
-_MAX_QUEUED = 2 * said.MAX_BATCH  # while more bytes of orders wait, no more of an environment is read
+_MAX_QUEUED = 2 * protocol.MAX_BATCH  # while more bytes of orders wait, no more of an environment is read
 
 
 class Lost(Exception):
@@ -29,8 +29,14 @@ class Lost(Exception):
 
 
 async def ask(
-    actor: Any, seal: said.Seal, node: str, link: bytes, call: said.Call, seconds: float, line: Line | None = None
-) -> said.Answer:
+    actor: Any,
+    seal: protocol.Seal,
+    node: str,
+    link: bytes,
+    call: protocol.Call,
+    seconds: float,
+    line: Line | None = None,
+) -> protocol.Answer:
     """Make one call, directly if there is a `line` and else through Ray, and return the answer. Raises `TimeoutError`,
     `OSError` or `ActorUnavailableError` if the call may be repeated, otherwise `Lost`.
     """
@@ -48,7 +54,7 @@ async def ask(
         raise Lost("it doesn't have the key of this cluster")
     try:
         return seal.open_answer(node, data, answer)
-    except said.NotOurs as error:
+    except protocol.NotOurs as error:
         raise Lost(str(error)) from error
 
 
@@ -66,7 +72,7 @@ class Link:
     def __init__(
         self,
         actor: Any,
-        seal: said.Seal,
+        seal: protocol.Seal,
         node: str,
         *,
         python: str = "",
@@ -75,13 +81,13 @@ class Link:
     ) -> None:
         self._actor, self._seal, self.node, self._python = actor, seal, node, python
         self._on_change, self._on_lost = on_change, on_lost
-        self._name = said.NO_LINK
-        self.about: said.About | None = None
-        self.load = said.Load(capacity=1)
+        self._name = protocol.NO_LINK
+        self.about: protocol.About | None = None
+        self.load = protocol.Load(capacity=1)
         self.flights: dict[str, Flight] = {}
         self._others = 0
         """Runs of other clients there, as far as is known."""
-        self._orders: deque[tuple[said.Order, int]] = deque()
+        self._orders: deque[tuple[protocol.Order, int]] = deque()
         self._wake = asyncio.Event()
         self._queued, self._drained = 0, asyncio.Event()
         self._sent: set[str] = set()
@@ -98,8 +104,8 @@ class Link:
 
     async def open(self) -> None:
         """Open the link on the node and begin to send and receive. Raises `Lost`."""
-        answer = await self._ask(said.Hello(), 60.0)
-        if not isinstance(answer, said.Welcome):
+        answer = await self._ask(protocol.Hello(), 60.0)
+        if not isinstance(answer, protocol.Welcome):
             raise Lost("it did not answer as a node does")
         if (theirs := answer.about.versions.get("redoma")) != __version__:
             raise Lost(f"it has Redoma {theirs}, and this is {__version__}")
@@ -162,7 +168,7 @@ class Link:
     def _send_start(self, flight: Flight, blobs: list[str]) -> None:
         for digest in blobs:
             self._sent.add(digest)
-            self.order(said.Blob(data=flight.blobs[digest]))
+            self.order(protocol.Blob(data=flight.blobs[digest]))
         self.order(flight.start, flight.size)
 
     async def _send_environment(self, digest: str, flight: Flight) -> None:
@@ -173,13 +179,13 @@ class Link:
                 while self._queued > _MAX_QUEUED:
                     self._drained.clear()
                     await self._drained.wait()
-                self.order(said.EnvironmentPart(digest=digest, data=chunk))
+                self.order(protocol.EnvironmentPart(digest=digest, data=chunk))
         except OSError as error:
-            self.order(said.EnvironmentEnd(digest=digest, whole=False))
+            self.order(protocol.EnvironmentEnd(digest=digest, whole=False))
             for waiting in self._sending.pop(digest):
                 self._fail(waiting, f"the environment can't be sent to node {self.node[:8]}", why=str(error))
             return
-        self.order(said.EnvironmentEnd(digest=digest))
+        self.order(protocol.EnvironmentEnd(digest=digest))
         self._environments.add(digest)
         self._arrived.add(digest)
         for waiting in self._sending.pop(digest):
@@ -215,12 +221,12 @@ class Link:
             if flight in waiting:  # the node doesn't know it yet
                 waiting.remove(flight)
                 del self.flights[flight.request.id]
-                flight.deliver(said.Failed(id=flight.request.id, kind="cancelled"))
+                flight.deliver(protocol.Failed(id=flight.request.id, kind="cancelled"))
                 return
-        self.order(said.Cancel(id=flight.request.id))
+        self.order(protocol.Cancel(id=flight.request.id))
 
-    def order(self, order: said.Order, size: int = 0) -> None:
-        if isinstance(order, said.Blob | said.Input | said.EnvironmentPart):
+    def order(self, order: protocol.Order, size: int = 0) -> None:
+        if isinstance(order, protocol.Blob | protocol.Input | protocol.EnvironmentPart):
             size = len(order.data)
         self._orders.append((order, size))
         self._queued += size
@@ -230,14 +236,14 @@ class Link:
         number = 0
         while True:
             await self._wake.wait()
-            orders, size = said.take_batch(self._orders)
+            orders, size = protocol.take_batch(self._orders)
             if not self._orders:
                 self._wake.clear()
             self._queued -= size
             self._drained.set()
             number += 1
-            answer = await self._reliably(said.Send(number=number, orders=orders), _PATIENCE)
-            if not isinstance(answer, said.Taken) or answer.number != number:
+            answer = await self._reliably(protocol.Send(number=number, orders=orders), _PATIENCE)
+            if not isinstance(answer, protocol.Taken) or answer.number != number:
                 raise Lost("it was restarted, or had not heard of us for too long")
 
     # --- news ---
@@ -245,8 +251,8 @@ class Link:
     async def _receive(self) -> None:
         seen = 0
         while True:
-            answer = await self._reliably(said.Receive(seen=seen), said.POLL + _PATIENCE)
-            if not isinstance(answer, said.News):
+            answer = await self._reliably(protocol.Receive(seen=seen), protocol.POLL + _PATIENCE)
+            if not isinstance(answer, protocol.News):
                 raise Lost("it was restarted, or had not heard of us for too long")
             if answer.number == seen:
                 continue
@@ -256,26 +262,26 @@ class Link:
             self._others = max(0, self.load.running + self.load.queued - len(self.flights))
             self._on_change()
 
-    def _hand_on(self, item: said.News1) -> None:
+    def _hand_on(self, item: protocol.News1) -> None:
         flight = self.flights.get(item.id)
         if flight is None:
             return
-        if isinstance(item, said.Failed) and item.kind in ("busy", "draining", "blobs"):
+        if isinstance(item, protocol.Failed) and item.kind in ("busy", "draining", "blobs"):
             if item.kind == "blobs" and not flight.cancelled:
                 self._send_start(flight, list(flight.blobs))  # all: the node holds them until the start that follows
                 return
             del self.flights[item.id]
             flight.link = None
             if flight.cancelled:
-                flight.deliver(said.Failed(id=item.id, kind="cancelled"))
+                flight.deliver(protocol.Failed(id=item.id, kind="cancelled"))
             else:
                 self._others = max(self._others, 2 * self.load.capacity)  # not back here while this report is read
                 flight.again()
             return
-        if isinstance(item, said.Failed) and item.kind == "environment" and not flight.cancelled:
+        if isinstance(item, protocol.Failed) and item.kind == "environment" and not flight.cancelled:
             self._get(flight)
             return
-        if isinstance(item, said.Ended | said.Failed):
+        if isinstance(item, protocol.Ended | protocol.Failed):
             del self.flights[item.id]
         flight.deliver(item)
 
@@ -287,7 +293,7 @@ class Link:
             return
         try:
             self._line = await Line.connect(self.about.address, self.about.port, self._seal, self.node)
-        except (OSError, said.NotOurs):
+        except (OSError, protocol.NotOurs):
             self._line = None  # there is Ray
 
     async def _reconnect(self) -> None:
@@ -302,7 +308,7 @@ class Link:
         if self._line is line:
             self._line = None
 
-    async def _ask(self, call: said.Call, seconds: float) -> said.Answer:
+    async def _ask(self, call: protocol.Call, seconds: float) -> protocol.Answer:
         line = self._line
         try:
             return await ask(self._actor, self._seal, self.node, self._name, call, seconds, line)
@@ -310,7 +316,7 @@ class Link:
             self._hang_up(line)
             raise
 
-    async def _reliably(self, call: said.Call, seconds: float) -> said.Answer:
+    async def _reliably(self, call: protocol.Call, seconds: float) -> protocol.Answer:
         """Make a call, and repeat it while the connection may come back, for `LEASE` seconds. Raises `Lost`."""
         from ray.exceptions import ActorUnavailableError
 
@@ -318,8 +324,8 @@ class Link:
             try:
                 answer = await self._ask(call, seconds)
             except (TimeoutError, ActorUnavailableError) as error:
-                if time.monotonic() - self._answered > said.LEASE:
-                    raise Lost(f"it has not answered for {said.LEASE:g} s") from error
+                if time.monotonic() - self._answered > protocol.LEASE:
+                    raise Lost(f"it has not answered for {protocol.LEASE:g} s") from error
                 await asyncio.sleep(_PAUSE)
             except OSError:
                 continue  # at once, through Ray, which knows whether the node is gone
@@ -359,7 +365,7 @@ class Link:
         for task in self._tasks:
             task.cancel()
         try:
-            await self._ask(said.Bye(), _PATIENCE)
+            await self._ask(protocol.Bye(), _PATIENCE)
         except Exception:
             return  # the node will notice by itself
         finally:

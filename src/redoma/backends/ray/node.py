@@ -26,7 +26,7 @@ from ...telemetry import WARNING, metrics, tell
 from ..base import Backend, Control, Outcome, unmet_needs
 from ..hosts import kept_requests
 from ..image import MemoryImage
-from . import protocol as said
+from . import protocol
 from .line import Listener
 
 _GATHER = 0.01  # seconds to wait after the first output, to send the rest of a burst, or the end, with it
@@ -38,12 +38,12 @@ _PROBES = (("python", "1"), ("bash", ":"))  # the smallest program in each langu
 class _Run:
     """A run of one link."""
 
-    def __init__(self, start: said.Start) -> None:
+    def __init__(self, start: protocol.Start) -> None:
         self.request, self.backends, self.session = start.request, start.backends, start.session
         self.control: Control | None = Control() if start.controlled else None
         if self.control is not None:
             self.control.lasts = start.lasts
-        self.task: asyncio.Task[said.Ended | said.Failed] | None = None
+        self.task: asyncio.Task[protocol.Ended | protocol.Failed] | None = None
         self.waits = True
         """Whether it still waits for a free place."""
         self.told_isolation = False
@@ -146,8 +146,8 @@ class _Link:
     def __init__(self) -> None:
         self.runs: dict[str, _Run] = {}
         self.taken = self.number = 0
-        self.items: deque[tuple[said.News1, int]] = deque()
-        self.unseen: said.News | None = None
+        self.items: deque[tuple[protocol.News1, int]] = deque()
+        self.unseen: protocol.News | None = None
         """The last news sent, until the client confirms that it has arrived."""
         self.wake, self.urgent = asyncio.Event(), asyncio.Event()
         self.heard = time.monotonic()
@@ -158,15 +158,15 @@ class _Link:
         """Environments of which the rest is ignored, until their end."""
         self.images: dict[str, _Image] = {}
 
-    def tell(self, item: said.News1) -> None:
-        size = len(item.data) if isinstance(item, said.Output) else said.encoded_size(item)
+    def tell(self, item: protocol.News1) -> None:
+        size = len(item.data) if isinstance(item, protocol.Output) else protocol.encoded_size(item)
         self.items.append((item, size))
         self.wake.set()
-        if not isinstance(item, said.Output):
+        if not isinstance(item, protocol.Output):
             self.urgent.set()
 
-    def next_items(self) -> tuple[said.News1, ...]:
-        items, _ = said.take_batch(self.items)
+    def next_items(self) -> tuple[protocol.News1, ...]:
+        items, _ = protocol.take_batch(self.items)
         if not self.items:
             self.wake.clear()
             self.urgent.clear()
@@ -197,15 +197,15 @@ class Node:
         receive: Callable[[str], Arrival] | None = None,
         python: str = "",
         address: str = "",
-        lease: float = said.LEASE,
+        lease: float = protocol.LEASE,
     ) -> None:
         self._sessions = dict(sessions or {})
-        self._backends, self._id, self._seal = backends, id, said.Seal(key)
+        self._backends, self._id, self._seal = backends, id, protocol.Seal(key)
         self._offer, self._capacity, self._lease = offer, capacity, lease
         self._environments, self._receive, self._python = environments, receive, python
         self._arriving: dict[str, _Arriving] = {}
         self._versions = {"python": platform.python_version(), "kernel": platform.release(), **versions}
-        self._offered: tuple[said.Offered, ...] | None = None
+        self._offered: tuple[protocol.Offered, ...] | None = None
         self._probing = asyncio.Lock()
         self._links: dict[bytes, _Link] = {}
         self._places = asyncio.Semaphore(capacity)
@@ -221,51 +221,51 @@ class Node:
         """Return the sealed answer to a sealed call; empty if the call wasn't sealed for this node."""
         try:
             link, call, nonce = self._seal.open_call(self._id, data)
-        except said.NotOurs as error:
+        except protocol.NotOurs as error:
             tell(WARNING, "cluster.refused", why=str(error))
             return b""
         return self._seal.answer(self._id, nonce, await self._answer(link, call))
 
-    async def _answer(self, name: bytes, call: said.Call) -> said.Answer:
-        if isinstance(call, said.Ask):
+    async def _answer(self, name: bytes, call: protocol.Call) -> protocol.Answer:
+        if isinstance(call, protocol.Ask):
             if call.drain is not None:
                 self._draining = call.drain
             return await self._about()
-        if isinstance(call, said.Hello):
+        if isinstance(call, protocol.Hello):
             if self._watching is None:
                 self._watching = asyncio.create_task(self._watch())
             about = await self._about()
-            name = os.urandom(said.LINK_BYTES)
+            name = os.urandom(protocol.LINK_BYTES)
             self._links[name] = _Link()
-            return said.Welcome(link=name, about=about)
+            return protocol.Welcome(link=name, about=about)
         link = self._links.get(name)
         if link is None:
-            return said.Unknown()
+            return protocol.Unknown()
         link.heard = time.monotonic()
         match call:
-            case said.Send():
+            case protocol.Send():
                 if call.number == link.taken + 1:  # else it was repeated, because our answer was lost
                     link.taken = call.number
                     for order in call.orders:
                         self._obey(link, order)
-                return said.Taken(number=link.taken)
-            case said.Receive():
+                return protocol.Taken(number=link.taken)
+            case protocol.Receive():
                 return await self._news(link, call.seen)
-            case said.Bye():
+            case protocol.Bye():
                 await self._drop(name)
-                return said.Taken()
-            case said.Prove():
-                return said.Unknown()  # it belongs at the beginning of a connection
+                return protocol.Taken()
+            case protocol.Prove():
+                return protocol.Unknown()  # it belongs at the beginning of a connection
 
     def _proof(self, data: bytes, challenge: bytes) -> bytes | None:
         """Return the sealed answer to a call that returns the challenge of a connection; None if it doesn't."""
         try:
             _, call, nonce = self._seal.open_call(self._id, data)
-        except said.NotOurs:
+        except protocol.NotOurs:
             return None
-        if not isinstance(call, said.Prove) or call.challenge != challenge:
+        if not isinstance(call, protocol.Prove) or call.challenge != challenge:
             return None
-        return self._seal.answer(self._id, nonce, said.Taken())
+        return self._seal.answer(self._id, nonce, protocol.Taken())
 
     async def _listen(self) -> None:
         if not self._address or self._port:
@@ -278,14 +278,14 @@ class Node:
 
     # --- news ---
 
-    async def _news(self, link: _Link, seen: int) -> said.News:
+    async def _news(self, link: _Link, seen: int) -> protocol.News:
         if link.unseen is not None and seen != link.unseen.number:
             return link.unseen
         link.unseen = None
         link.receiving += 1
         try:
             with suppress(TimeoutError):
-                async with asyncio.timeout(said.POLL):
+                async with asyncio.timeout(protocol.POLL):
                     await link.wake.wait()
                 async with asyncio.timeout(_GATHER):
                     await link.urgent.wait()
@@ -294,19 +294,21 @@ class Node:
             link.heard = time.monotonic()
         if link.unseen is None:  # else a repeated call was answered meanwhile
             link.number += 1
-            link.unseen = said.News(number=link.number, load=self._load(), items=link.next_items())
+            link.unseen = protocol.News(number=link.number, load=self._load(), items=link.next_items())
         return link.unseen
 
-    def _load(self) -> said.Load:
-        return said.Load(capacity=self._capacity, running=self._running, queued=self._queued, draining=self._draining)
+    def _load(self) -> protocol.Load:
+        return protocol.Load(
+            capacity=self._capacity, running=self._running, queued=self._queued, draining=self._draining
+        )
 
-    async def _about(self) -> said.About:
+    async def _about(self) -> protocol.About:
         async with self._probing:
             await self._listen()
             if self._offered is None:
                 self._offered = tuple([await self._probe(name) for name in self._offer])
         since = time.monotonic() - _RATE_OVER
-        return said.About(
+        return protocol.About(
             node=self._id,
             host=socket.gethostname(),
             pid=os.getpid(),
@@ -321,57 +323,57 @@ class Node:
             address=self._address,
         )
 
-    async def _probe(self, name: str) -> said.Offered:
+    async def _probe(self, name: str) -> protocol.Offered:
         """Run the smallest program on a backend, and return what the backend offers, or why it doesn't work."""
         if name not in self._backends:
-            return said.Offered(name=name, why_not="no backend has this name")
+            return protocol.Offered(name=name, why_not="no backend has this name")
         try:
             backend = self._backends[name]
             if not backend.reach.within(NOTHING):
-                return said.Offered(name=name, why_not=f"its runs could touch {backend.reach.words} of the node")
+                return protocol.Offered(name=name, why_not=f"its runs could touch {backend.reach.words} of the node")
             can = backend.capabilities()
             language, code = next(each for each in _PROBES if each[0] in can.languages)
             outcome = await backend.run(Request(code=code, language=language), lambda *_: True)
         except Exception as error:  # whatever is wrong with it, the node goes on with the others
-            return said.Offered(name=name, why_not=str(error) or type(error).__name__)
+            return protocol.Offered(name=name, why_not=str(error) or type(error).__name__)
         if outcome.exit_code != 0:
-            return said.Offered(name=name, why_not=outcome.error or f"a trial ended with {outcome.status.value}")
-        return said.offered(name, can, outcome.isolation, self._environments(), sessions=name in self._sessions)
+            return protocol.Offered(name=name, why_not=outcome.error or f"a trial ended with {outcome.status.value}")
+        return protocol.offered(name, can, outcome.isolation, self._environments(), sessions=name in self._sessions)
 
     # --- orders ---
 
-    def _obey(self, link: _Link, order: said.Order) -> None:
+    def _obey(self, link: _Link, order: protocol.Order) -> None:
         match order:
-            case said.Start():
+            case protocol.Start():
                 self._start(link, order)
                 link.blobs.clear()
-            case said.Blob(data=data):
+            case protocol.Blob(data=data):
                 link.blobs[digest := hashlib.sha256(data).hexdigest()] = data
                 self._keep(digest, data)
-            case said.EnvironmentPart(digest=digest, data=data):
+            case protocol.EnvironmentPart(digest=digest, data=data):
                 self._take_part(link, digest, data)
-            case said.EnvironmentEnd(digest=digest, whole=whole):
+            case protocol.EnvironmentEnd(digest=digest, whole=whole):
                 if digest in link.skipped:
                     link.skipped.discard(digest)
                 elif (arriving := self._arriving.get(digest)) is not None and arriving.link is link:
                     arriving.end(whole=whole)
                     if not whole and arriving.failed:
                         del self._arriving[digest]
-            case said.Cancel(id=name):
+            case protocol.Cancel(id=name):
                 if (run := link.runs.get(name)) is not None and run.task is not None:
                     run.task.cancel()
-            case said.Input(id=name):
+            case protocol.Input(id=name):
                 if (run := link.runs.get(name)) is not None and run.control is not None:
                     self._feed(link, run, run.control, order)
-            case said.CloseImage(name=name):
+            case protocol.CloseImage(name=name):
                 if (image := link.images.pop(name, None)) is not None:
                     image.close()
-            case said.Signal(id=name, number=number):
+            case protocol.Signal(id=name, number=number):
                 if (run := link.runs.get(name)) is not None and run.control is not None:
                     with suppress(RedomaError):  # it has just ended
                         run.control.signal(number)
 
-    def _feed(self, link: _Link, run: _Run, control: Control, given: said.Input) -> None:
+    def _feed(self, link: _Link, run: _Run, control: Control, given: protocol.Input) -> None:
         if not given.data:
             control.end_input()
         elif not given.image:
@@ -428,27 +430,27 @@ class Node:
         if arriving is None or arriving.link is not link or not arriving.take(data):
             link.skipped.add(digest)
 
-    def _start(self, link: _Link, start: said.Start) -> None:
+    def _start(self, link: _Link, start: protocol.Start) -> None:
         name = start.request.id
         if start.copy_of and (why := self._why_no_copy(link, start.copy_of)):
             # It can't go to another node, and must not wait: sessions of its own family may have taken all places.
             what, after = "the session can't be forked", "close some sessions, or see `redoma cluster status`"
-            link.tell(said.Failed(id=name, kind="error", what=what, why=why, next=after))
+            link.tell(protocol.Failed(id=name, kind="error", what=what, why=why, next=after))
             return
         if self._draining:
-            link.tell(said.Failed(id=name, kind="draining"))
+            link.tell(protocol.Failed(id=name, kind="draining"))
             return
         if self._running + self._queued >= 2 * self._capacity:
-            link.tell(said.Failed(id=name, kind="busy"))
+            link.tell(protocol.Failed(id=name, kind="busy"))
             return
         blobs = ChainMap(link.blobs, self._blobs)
         if missing := {digest for digest in start.blobs.values() if digest not in blobs}:
-            link.tell(said.Failed(id=name, kind="blobs", blobs=tuple(sorted(missing))))
+            link.tell(protocol.Failed(id=name, kind="blobs", blobs=tuple(sorted(missing))))
             return
         uses = start.request.uses
         has = uses is None or self._arrival(uses.digest) or uses.digest in self._environments()
         if not has or (uses is not None and uses.interpreter is not None):  # paths of another machine mean nothing here
-            link.tell(said.Failed(id=name, kind="environment"))
+            link.tell(protocol.Failed(id=name, kind="environment"))
             return
         if start.blobs:
             files = {path: blobs[digest] for path, digest in start.blobs.items()}
@@ -462,7 +464,7 @@ class Node:
         # A callback, and not a `finally` in the task: a task that is cancelled before its first step runs no code.
         run.task.add_done_callback(lambda task: self._finish(link, run, task))
 
-    async def _run(self, link: _Link, run: _Run) -> said.Ended | said.Failed:
+    async def _run(self, link: _Link, run: _Run) -> protocol.Ended | protocol.Failed:
         """Execute a run to its end; return what to tell its client."""
         name, uses = run.request.id, run.request.uses
         try:
@@ -477,28 +479,30 @@ class Node:
                 self._queued -= 1
                 self._running += 1
                 try:
-                    return said.ended(name, await self._execute(link, run))
+                    return protocol.ended(name, await self._execute(link, run))
                 finally:
                     self._running -= 1
         except asyncio.CancelledError as error:
             if run.failure is not None:
                 return _failed(name, run.failure, kept_requests(error))
-            return said.Failed(id=name, kind="cancelled", network=kept_requests(error))
+            return protocol.Failed(id=name, kind="cancelled", network=kept_requests(error))
         except _ClientGone:
-            return said.Failed(id=name, kind="environment")  # this client sends it, or finds that it can't
+            return protocol.Failed(id=name, kind="environment")  # this client sends it, or finds that it can't
         except RedomaError as error:
             return _failed(name, error, kept_requests(error))
         except Exception as error:  # a bug: the client must hear of it, and not wait for ever
-            return said.Failed(id=name, kind="error", what=f"the node failed: {type(error).__name__}", why=str(error))
+            return protocol.Failed(
+                id=name, kind="error", what=f"the node failed: {type(error).__name__}", why=str(error)
+            )
 
-    def _finish(self, link: _Link, run: _Run, task: asyncio.Task[said.Ended | said.Failed]) -> None:
+    def _finish(self, link: _Link, run: _Run, task: asyncio.Task[protocol.Ended | protocol.Failed]) -> None:
         """Tell the client how a run ended."""
         name = run.request.id
         self._queued -= run.waits
         del link.runs[name]
         self._ended += 1
         self._ends.append(time.monotonic())
-        link.tell(said.Failed(id=name, kind="cancelled") if task.cancelled() else task.result())
+        link.tell(protocol.Failed(id=name, kind="cancelled") if task.cancelled() else task.result())
 
     async def _execute(self, link: _Link, run: _Run) -> Outcome:
         request = run.request
@@ -508,10 +512,10 @@ class Node:
             nonlocal printed
             if run.control is not None and run.control.isolation is not None and not run.told_isolation:
                 run.told_isolation = True
-                link.tell(said.Began(id=request.id, isolation=run.control.isolation))
+                link.tell(protocol.Began(id=request.id, isolation=run.control.isolation))
             printed += len(data)
             # The data that exceeds the limit is sent, too, so that the client's own count also exceeds it.
-            link.tell(said.Output(id=request.id, stream=stream, data=data))
+            link.tell(protocol.Output(id=request.id, stream=stream, data=data))
             return printed <= request.limits.output_total
 
         return await self._backend_for(run).run(request, sink, run.control)
@@ -571,9 +575,9 @@ class Node:
             await cells.aclose()
 
 
-def _failed(run: str, error: RedomaError, network: tuple[NetworkRequest, ...]) -> said.Failed:
+def _failed(run: str, error: RedomaError, network: tuple[NetworkRequest, ...]) -> protocol.Failed:
     kind = "unsupported" if isinstance(error, Unsupported) else "error"
-    return said.Failed(id=run, kind=kind, what=error.what, why=error.why, next=error.next, network=network)
+    return protocol.Failed(id=run, kind=kind, what=error.what, why=error.why, next=error.next, network=network)
 
 
 def lost(why: str) -> BackendError:

@@ -88,13 +88,13 @@ class Endpoint:
             _must_be_the_user(_basic_user(asked))
             await call(asked, sandbox)
         except Exception as error:  # every error gets an answer
-            await processes.answer_problem(asked, self._of(asked, error), stream=stream)
+            await processes.answer_problem(asked, self._error_to_answer(asked, error), stream=stream)
 
     async def _route(self, asked: Asked) -> None:
         try:
-            await self._plain(asked)
+            await self._dispatch(asked)
         except Exception as error:  # every error gets an answer
-            problem = problem_of(self._of(asked, error))
+            problem = problem_of(self._error_to_answer(asked, error))
             if asked.begun:
                 raise  # too late for an answer: the connection is closed
             headers = {"retry-after": str(problem.retry)} if problem.retry else {"should-retry": "false"}
@@ -102,7 +102,7 @@ class Endpoint:
                 {"code": problem.status, "message": problem.message}, status=problem.status, headers=headers
             )
 
-    def _of(self, asked: Asked, error: Exception) -> Exception:
+    def _error_to_answer(self, asked: Asked, error: Exception) -> Exception:
         """Return the error to answer: `Gone` if the sandbox ended while the request was handled."""
         named = asked.header("e2b-sandbox-id")
         if named and not isinstance(error, Problem):
@@ -114,7 +114,7 @@ class Endpoint:
 
     # --- control plane ---
 
-    async def _plain(self, asked: Asked) -> None:
+    async def _dispatch(self, asked: Asked) -> None:
         _must_be_our_port(_named(asked)[1])
         found = _CONTROL.match(asked.path)
         if found is not None:
@@ -210,9 +210,9 @@ class Endpoint:
             raise Problem("invalid_argument", "the request names no sandbox")
         sandbox = self.sandboxes.running(name)
         _must_be_our_port(port)
-        good = _is(asked.header("x-access-token"), sandbox.token)
+        good = _is_token(asked.header("x-access-token"), sandbox.token)
         if by_traffic_token:
-            good = _is(asked.header("e2b-traffic-access-token"), sandbox.traffic_token) or good
+            good = _is_token(asked.header("e2b-traffic-access-token"), sandbox.traffic_token) or good
         if not good:
             raise Problem("unauthenticated", "the access token is not that of the sandbox")
         self._service.quotas.take_rate(sandbox.key)
@@ -225,7 +225,8 @@ def _must_be_our_port(port: str) -> None:
         raise Problem("unavailable", why, status=502)
 
 
-def _is(given: str, token: str) -> bool:
+def _is_token(given: str, token: str) -> bool:
+    """Compare in constant time."""
     return hmac.compare_digest(given.encode(), token.encode())
 
 

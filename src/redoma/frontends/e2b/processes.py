@@ -44,7 +44,7 @@ class Pty(msgspec.Struct):
     size: Size = msgspec.field(default_factory=Size)
 
 
-class Config(msgspec.Struct, omit_defaults=True):
+class ProcessConfig(msgspec.Struct, omit_defaults=True):
     """What to start: a program, its arguments, variables and working directory."""
 
     cmd: Annotated[str, msgspec.Meta(min_length=1)]
@@ -56,7 +56,7 @@ class Config(msgspec.Struct, omit_defaults=True):
 class Start(msgspec.Struct):
     """The body of `Start`."""
 
-    process: Config
+    process: ProcessConfig
     pty: Pty | None = None
     tag: _Text | None = None
     stdin: bool = True
@@ -285,7 +285,7 @@ async def start(asked: Asked, sandbox: Sandbox) -> None:
     await running.answer(asked)
 
 
-def _variables(sandbox: Sandbox, config: Config, cwd: str) -> dict[str, str]:
+def _variables(sandbox: Sandbox, config: ProcessConfig, cwd: str) -> dict[str, str]:
     """Return the variables of a process. PWD makes shells report /home/user, not the directory it links to."""
     return {"PWD": outside(cwd), **config.envs} if sandbox.session.name == "jail" else config.envs
 

@@ -41,7 +41,7 @@ _LOOK = 1.0
 _MAX_REMEMBERED = 1000
 
 
-class Limits(msgspec.Struct, frozen=True):
+class SandboxLimits(msgspec.Struct, frozen=True):
     """Limits of one sandbox."""
 
     processes: int = 64
@@ -76,7 +76,7 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
 class Sandbox:
     """One sandbox. It is killed at the time `ends`, which can be changed."""
 
-    limits = Limits()
+    limits = SandboxLimits()
 
     def __init__(self, session: AsyncSession, key: Key, template: str, metadata: dict[str, str]) -> None:
         self.id = secrets.token_hex(10)

@@ -180,7 +180,7 @@ class Commands:
                 writes=tuple(paths),
                 via=via,
                 path=path,
-                given=self.given(),
+                given=self.input_file(),
                 directory=self.cwd(),
                 line=line,
                 column=column,
@@ -234,7 +234,7 @@ class Commands:
                 if len(via) > MAX_WRAPPERS:
                     self.trait("source.too-deep", at)
                 elif directory is None:
-                    todo += self.one(current, via, at, writes)
+                    todo += self.report_layer(current, via, at, writes)
                 else:
                     todo += self.elsewhere(directory, current, via, at, writes)
             elif writes:
@@ -279,7 +279,7 @@ class Commands:
                 return
             before, self.called = self.called, {}
             for one in self.deferred[name]:
-                self.again(one, [replace(word, handed="") for word in args])
+                self.reread(one, [replace(word, handed="") for word in args])
             calls, self.called = self.called, before
             # When a recursive function stops can't be known, so it is followed only a few times.
             todo += [
@@ -289,7 +289,7 @@ class Commands:
                 if chain.count(inner) < MAX_ROUNDS
             ]
 
-    def again(self, one: Deferred, args: Sequence[Word]) -> None:
+    def reread(self, one: Deferred, args: Sequence[Word]) -> None:
         """Read a deferred command with these arguments, in the directory and with the input that it had."""
         variables, feed = self.variables, self.feed
         self.variables, self.feed = variables.copy(), one.feed
@@ -317,22 +317,24 @@ class Commands:
         here = self.variables
         self.variables = here.copy()
         self.chdir("cd", (directory,))
-        inside = self.one(words, via, at, writes)
+        inside = self.report_layer(words, via, at, writes)
         self.variables = here
         return [layer._replace(directory=normal(layer.directory or ".", directory)) for layer in inside]
 
-    def one(self, words: tuple[Word, ...], via: tuple[str, ...], at: Place, writes: Sequence[str]) -> list[Layer]:
+    def report_layer(
+        self, words: tuple[Word, ...], via: tuple[str, ...], at: Place, writes: Sequence[str]
+    ) -> list[Layer]:
         """Report one layer; return the commands inside it."""
         name = base(words[0])
         args = tuple([own_or_unknown(word) if name == "rm" else word.text for word in words[1:]])
         self.work.spend(_COMMAND + 3 * sum(map(len, args)))
-        inside = [Layer(guess, via) for guess in self.name(name, words, at)]
+        inside = [Layer(guess, via) for guess in self.report_hidden_name(name, words, at)]
         if args and name == words[0].text:
             self.called.setdefault(name, {})[words[1:]] = None
         if name in _REARRANGE:
             self.rearranged(name, words[1:])
         if "/" in words[0].text:
-            self.facts.append(replace(self.file(words[0], "program", via, at), args=(*args, *self.given())))
+            self.facts.append(replace(self.file(words[0], "program", via, at), args=(*args, *self.input_file())))
         if self.copies and (source := self.copies.get(normal(words[0].text, self.cwd()))) and "/" in words[0].text:
             inside.append(Layer((Word(source), *words[1:]), (*via, "copy")))
         if name not in _KNOWN and interpreter(name) is None and not is_loader(name):
@@ -389,7 +391,7 @@ class Commands:
             for known in [each for each in self.variables.values if each in ("@", "*") or each.isdecimal()]:
                 self.variables.forget(known)
 
-    def given(self) -> tuple[str, ...]:
+    def input_file(self) -> tuple[str, ...]:
         """Return the file on standard input; UNKNOWN if the input can't be known; empty if there is no input, or the
         script itself contains it."""
         if self.feed is None:
@@ -399,7 +401,7 @@ class Commands:
         known = self.feed.text is not None and UNKNOWN not in self.feed.text and not self.feed.makers
         return () if known else (UNKNOWN,)
 
-    def name(self, name: str, words: tuple[Word, ...], at: Place) -> list[tuple[Word, ...]]:
+    def report_hidden_name(self, name: str, words: tuple[Word, ...], at: Place) -> list[tuple[Word, ...]]:
         """Report a command name that is hidden or unknown; return the commands it may be if unknown parts are empty."""
         first = words[0]
         if (first.glob and name != "[") or first.built or not name.isascii():
@@ -491,7 +493,11 @@ class Commands:
         if UNKNOWN in step.source.text:
             fetched = step.source.makers & FETCHERS
             self.trait("shell.pipe-to-interpreter" if fetched else "shell.dynamic-code", at)
-        shared = {"now": self.variables, "later": self.lasting()}.get(step.when)
+        shared: Variables | None = None
+        if step.when == "now":
+            shared = self.variables
+        elif step.when == "later":
+            shared = self.lasting()
         deferred = self.deferred.setdefault(self.function_name, []) if shared is not None else None
         self.nested(
             step.language,
@@ -510,9 +516,9 @@ class Commands:
         if step.how == "module" and path is not None:
             self.facts.append(self.file(path, step.how, via, at))
         elif path is None or path.text in _STDIN_PATHS:
-            self.fed(self.feed or Feed(None), step.language, at, via, step.params)
+            self.read_from_input(self.feed or Feed(None), step.language, at, via, step.params)
         elif path.makers:
-            self.fed(Feed(path.content, path.makers), step.language, at, via)
+            self.read_from_input(Feed(path.content, path.makers), step.language, at, via)
         else:
             # A shell also searches PATH for a name without a slash.
             library = step.language == "shell" and "/" not in path.text
@@ -523,7 +529,9 @@ class Commands:
             else:
                 self.executed(path, at, via, step.language)
 
-    def fed(self, feed: Feed, language: str, at: Place, via: tuple[str, ...], params: tuple[Word, ...] = ()) -> None:
+    def read_from_input(
+        self, feed: Feed, language: str, at: Place, via: tuple[str, ...], params: tuple[Word, ...] = ()
+    ) -> None:
         """Handle an interpreter that reads its code from a file on its input, a pipe, a here-document or a process
         substitution."""
         if feed.file is not None:

@@ -124,8 +124,7 @@ static void send_frame(int to, char kind, const char *payload, int descriptor) {
     char frame[FRAME_HEADER + 256], space[CMSG_SPACE(sizeof(int))] __attribute__((aligned(8))) = {0};
     size_t size = strlen(payload);
     if (size > sizeof frame - FRAME_HEADER) size = sizeof frame - FRAME_HEADER;
-    frame[0] = kind;
-    for (int byte = 0; byte < 4; byte++) frame[1 + byte] = (char)(size >> (24 - 8 * byte));
+    put_header(frame, kind, (uint32_t)size);
     memcpy(frame + FRAME_HEADER, payload, size);
     struct iovec piece = {frame, FRAME_HEADER + size};
     struct msghdr message = {.msg_iov = &piece, .msg_iovlen = 1};

@@ -13,6 +13,11 @@
 #define FRAME_VERDICT 'V'  /* how it ended: struct verdict */
 #define FRAME_HEADER 5
 
+static inline void put_header(char *place, char kind, uint32_t size) {
+    place[0] = kind;
+    for (int byte = 0; byte < 4; byte++) place[1 + byte] = (char)(size >> (24 - 8 * byte));
+}
+
 /* Let a message carry a descriptor, in `space` of CMSG_SPACE(sizeof(int)) bytes. */
 static inline void attach_descriptor(struct msghdr *message, char *space, int descriptor) {
     message->msg_control = space;

@@ -59,11 +59,6 @@ static int send_all(const void *data, size_t size) {
     return 0;
 }
 
-static void put_header(char *place, char kind, uint32_t size) {
-    place[0] = kind;
-    for (int byte = 0; byte < 4; byte++) place[1 + byte] = (char)(size >> (24 - 8 * byte));
-}
-
 /* --- what the cell uses, from /proc --- */
 
 /* A process, and the processor time that it had used when last seen. */
@@ -158,10 +153,8 @@ static int add_children(uint32_t thread, void *with) {
     static char piece[4096];
     char path[64], *end = write_number(path, *(const uint32_t *)with);
     uint64_t partial = 0;
-    for (const char *name = "/task/"; *name;) *end++ = *name++;
-    end = write_number(end, thread);
-    for (const char *name = "/children"; *name;) *end++ = *name++;
-    *end = 0;
+    end = write_number(write_text(end, "/task/"), thread);
+    write_text(end, "/children");
     long file = sys_openat(proc_view, path, O_RDONLY | O_CLOEXEC), got;
     if (file < 0) return 0; /* it has ended meanwhile, and its children are ours now */
     while (!tree_is_full() && (got = sys_read((int)file, piece, sizeof piece)) > 0) add_numbers(piece, (size_t)got, &partial);
@@ -191,9 +184,8 @@ static void grow_tree(void) {
     tree.count = 0;
     add_children(self_seen, &self_seen); /* we have one thread */
     for (uint32_t which = 0; which < tree.count && !tree_is_full(); which++) {
-        char path[32], *end = write_number(path, tree.pids[which]);
-        for (const char *name = "/task"; *name;) *end++ = *name++;
-        *end = 0;
+        char path[32];
+        write_text(write_number(path, tree.pids[which]), "/task");
         long directory = sys_openat(proc_view, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC), size;
         if (directory < 0) continue;
         while (!tree_is_full() && (size = sys_getdents64((int)directory, entries, sizeof entries)) > 0)
