@@ -21,8 +21,9 @@ _NOWHERE = {
         "finds the kernel's memory or its triggers",
         "finds paths of the host in its own memory map",
     ),
-    "other runs see its locks on files of the system: `locks` is missing": (
+    "other runs see its locks on files of the system, and for a moment after its end: `locks` is missing": (
         *(name for name, attack in ATTACKS.items() if attack.beside),
+        "finds a lock that an earlier run left in a socket",
     ),
     "they mind that the file system is not read-only: Landlock refuses, see `writes to files of the system`": (
         *(name for name in ATTACKS if name.startswith("writes to ")),
