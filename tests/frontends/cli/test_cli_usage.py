@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import shutil
 import subprocess
 import sys
@@ -316,6 +317,39 @@ def test_a_tool_that_is_not_on_the_path_of_the_host_is_told_with_a_way_that_work
 def test_an_unknown_policy_is_no_reason_to_advise_none(redoma: InProcess) -> None:
     status, _, errors = redoma("run", "--policy", "foo", "1")
     assert (status, "policy='none'" in errors, "choose none, standard" in errors) == (2, False, True)
+
+
+# --- standard input ---
+
+
+def test_code_that_reads_its_input_in_vain_is_told_how_to_get_it(redoma_command: Command, place: Path) -> None:
+    asked = redoma_command("run", "input()", input="hello\n")
+    assert asked.returncode == 1
+    assert asked.stderr.endswith("\nredoma: the code read its standard input, which is empty: add -i to pass it on\n")
+    assert redoma_command("run", "-i", "input()", input="hello\n").stdout == "'hello'\n"
+    assert "redoma:" not in redoma_command("run", "-i", "input()", input="").stderr
+    assert "redoma:" not in redoma_command("run", "raise EOFError('another')", input="").stderr
+    asked = redoma_command("run", "-", input="input()")
+    assert asked.stderr.endswith("which is empty: put the code into a file, and add -i\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "typed"), [(("-i", "print(input())"), b"typed\n"), (("-",), b"print('typed')\n")], ids=["-i", "-"]
+)
+def test_at_a_terminal_it_is_said_that_input_is_waited_for(place: Path, words: tuple[str, ...], typed: bytes) -> None:
+    ours, theirs = pty.openpty()
+    program = str(Path(sys.executable).with_name("redoma"))
+    with subprocess.Popen(
+        [program, "run", *words], stdin=theirs, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+    ) as process:
+        assert process.stderr is not None
+        told = process.stderr.readline()
+        os.write(ours, typed + b"\x04")
+        output, errors = process.communicate(timeout=60)
+    os.close(ours)
+    os.close(theirs)
+    assert told == b"redoma: reading what you type, until Ctrl-D at the beginning of a line\n"
+    assert (output, errors, process.returncode) == (b"typed\n", b"", 0)
 
 
 # --- completion ---

@@ -23,6 +23,7 @@ FORMS = [
     ["run", "print('hello'); 6 * 7"],
     ["run", "import sys; print('a', file=sys.stderr); sys.exit(3)"],
     ["run", "1 / 0"],
+    ["run", "input()"],
     ["run", "ls -l"],
     ["run", "nofile.py"],
     ["run", ""],

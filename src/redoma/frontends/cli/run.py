@@ -66,7 +66,15 @@ def run(
             state, source, lang, {**options, "args": arguments}, given["output_dir"], force=given["force"]
         )
     return run_code(
-        state, source, arguments, lang, cwd, options=options, output_dir=given["output_dir"], force=given["force"]
+        state,
+        source,
+        arguments,
+        lang,
+        cwd,
+        options=options,
+        output_dir=given["output_dir"],
+        force=given["force"],
+        with_input=given["pass_stdin"],
     )
 
 

@@ -16,6 +16,8 @@ from typing import NamedTuple, TextIO
 from redoma.lib.errors import InvalidRequest
 from redoma.models import Language
 
+from .emit import echo
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from .state import State
@@ -104,8 +106,12 @@ def read_file(path: Path, max_bytes: int, *, pipes: bool = False) -> bytes:
 
 
 def standard_input(max_bytes: int = -1) -> bytes:
-    """Return the rest of standard input; empty if it is closed."""
-    return sys.stdin.buffer.read(max_bytes) if sys.stdin is not None else b""
+    """Return the rest of standard input; empty if it is closed. At a terminal, say that it is waited for."""
+    if sys.stdin is None:
+        return b""
+    if sys.stdin.isatty():
+        echo("redoma: reading what you type, until Ctrl-D at the beginning of a line", err=True)
+    return sys.stdin.buffer.read(max_bytes)
 
 
 @contextlib.contextmanager
