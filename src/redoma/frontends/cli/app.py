@@ -207,7 +207,9 @@ def explain(arguments: list[str], error: BaseException) -> int:
     except (ReaderGone, BrokenPipeError):
         return READER_GONE
     except OSError as error:
-        _fail(arguments, "it could not be read or written", error.strerror or str(error))
+        name = os.fsdecode(error.filename) if isinstance(error.filename, str | bytes | os.PathLike) else ""
+        what = f"{name or 'a file'} could not be read or written"
+        _fail(arguments, what, error.strerror or str(error), "check the path and its rights" if name else "")
     except Exception as error:  # for a bug of ours a user must not have to read our source
         _fail(arguments, "this is a bug in Redoma", repr(error), "please report it, with what you typed")
     return UNKNOWN if _command_of(arguments) == "monitor" else FAILED
