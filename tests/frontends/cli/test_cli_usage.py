@@ -106,6 +106,57 @@ def test_a_command_that_parses_as_python_is_not_allowed(redoma: InProcess, text:
     )
 
 
+@pytest.mark.parametrize("text", ["prnt(1)", "foo(ls)", "frame.head()"])
+def test_a_call_of_something_undefined_is_not_said_to_be_bash(redoma: InProcess, text: str) -> None:
+    status, _, errors = redoma("run", text)
+    assert (status, "NameError" in errors, "bash" in errors) == (1, True, False)
+    assert redoma("check", text)[2].endswith("next: define it first, or say that it is Python: --lang python\n")
+
+
+@pytest.mark.parametrize("text", ["./nosuch", "../nosuch", "/nosuch/file", "~/nosuch", "src/nosuch", "nosuch.sh"])
+def test_a_path_to_nothing_is_no_code(redoma: InProcess, place: Path, text: str) -> None:
+    for command, status in (("run", 2), ("check", 3)):
+        assert redoma(command, text) == (
+            status,
+            "",
+            f"redoma: there is no file {text}: it looks like a file's name\n  next: check the path\n",
+        )
+
+
+@pytest.mark.parametrize(("text", "value"), [("6/7*7", "6.0"), ("'a/b'", "'a/b'"), ("1//1", "1")])
+def test_code_with_a_slash_is_code(redoma: InProcess, place: Path, text: str, value: str) -> None:
+    assert redoma("run", text) == (0, f"{value}\n", "")
+
+
+def test_a_path_can_be_a_command_or_a_regular_expression(redoma: InProcess, place: Path) -> None:
+    assert redoma("run", "--lang", "bash", "./nosuch")[0] == 127
+    assert redoma("run", "--lang", "javascript", "/a/")[0] == 0
+
+
+def test_a_file_that_may_not_be_seen_is_no_code(tmp_path: Path) -> None:
+    (tmp_path / "closed").mkdir()
+    (tmp_path / "closed" / "script").write_text("print(1)")
+    (tmp_path / "unreadable.py").write_text("print(1)")
+    (tmp_path / "unreadable.py").chmod(0)
+    (tmp_path / "closed").chmod(0)
+    code = (
+        "import os, sys\nfrom redoma.frontends.cli.source import read_source\n"
+        "if os.geteuid() == 0: os.setresuid(65534, 65534, 65534)\n"
+        "for name in sys.argv[1:]:\n"
+        "    try: print(read_source(name, None, None))\n"
+        "    except Exception as error: print(type(error).__name__, error)\n"
+    )
+    words = [sys.executable, "-c", code, "closed/script", "unreadable.py"]
+    try:
+        tmp_path.chmod(0o755)
+        done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=True)
+    finally:
+        (tmp_path / "closed").chmod(0o700)
+    first, second = done.stdout.splitlines()
+    assert first.startswith("InvalidRequest closed/script can't be read: Permission denied")
+    assert second.startswith("InvalidRequest unreadable.py can't be read: Permission denied")
+
+
 def test_a_file_that_does_not_say_what_it_is_is_no_python_either(redoma: InProcess, tmp_path: Path) -> None:
     (tmp_path / "deploy").write_text("reboot\n")
     assert redoma("check", str(tmp_path / "deploy"))[:2] == (3, "")

@@ -26,6 +26,8 @@ FORMS = [
     ["run", "input()"],
     ["run", "ls -l"],
     ["run", "nofile.py"],
+    ["run", "./nofile"],
+    ["run", "prnt(1)"],
     ["run", ""],
     ["eval", "2 + 2"],
     ["eval", "import os; os.listdir('.')"],
