@@ -626,6 +626,13 @@ def test_what_is_no_time_and_no_size_is_said_with_an_example(
     assert "write it like" in err
 
 
+@pytest.mark.parametrize(("value", "size"), [("256m", 256_000_000), ("1g", 1_000_000_000), ("64mib", 64 << 20)])
+def test_a_size_may_be_written_in_small_letters(redoma: InProcess, place: Path, value: str, size: int) -> None:
+    result = json.loads(redoma("run", "--memory", value, "--json", "1")[1])
+    shown = json.loads(redoma("audit", "show", result["id"], "--json")[1])
+    assert f'"memory": {size}' in json.dumps(shown)
+
+
 @pytest.mark.parametrize("where", [(), ("--backend", "native")])
 def test_a_script_knows_its_file_on_the_host_as_in_a_cell(
     redoma: InProcess, tmp_path: Path, where: tuple[str, ...]
