@@ -317,6 +317,17 @@ def test_a_tool_that_no_cell_sees_is_told_with_the_reason_and_a_way_that_works(
     assert f"why: {place}/bin/tool-in-bin needs {tmp_path}/tools/sh, which is not in the cell" in errors
 
 
+@pytest.mark.parametrize(
+    "words", [("try",), ("exec",), ("exec", "--backend", "native", "--"), ("network", "learn", "--")], ids=" ".join
+)
+def test_a_line_for_a_shell_is_told_how_to_get_one(redoma: InProcess, place: Path, words: tuple[str, ...]) -> None:
+    status, _, errors = redoma(*words, "echo hi > x; cat x")
+    assert (status, "could not start echo hi > x; cat x" in errors) == (127, True)
+    assert "\n  next: write it after sh -c: sh -c 'echo hi > x; cat x'\n" in errors
+    if "native" not in words:  # where it works in an empty directory, and policy asks about a shell
+        assert redoma(*words, "sh", "-c", "echo hi > x; cat x")[:2] == (0, "hi\n")
+
+
 # --- mistakes ---
 
 
@@ -506,6 +517,21 @@ def test_a_project_that_is_not_there_is_wrong_usage(redoma: InProcess, place: Pa
         2,
         "redoma: the project nosuch can't be used: there is no such directory\n  next: name a directory\n",
     )
+
+
+@pytest.mark.parametrize("words", [("run", "print(open('Makefile').read(5))"), ("exec", "head", "-c5", "Makefile")])
+def test_a_project_without_a_workspace_is_told_what_to_add(
+    redoma: InProcess, place: Path, words: tuple[str, ...]
+) -> None:
+    command, *rest = words
+    status, _, errors = redoma(command, "--project", ".", *rest)
+    assert (status, "overlay" in errors) == (2, False)
+    assert errors.startswith("redoma: --project . was given without --workspace: ")
+    assert "add --workspace read-only" in errors
+    assert "redoma try --project . COMMAND" in errors
+    status, output, _ = redoma(command, "--project", ".", "--workspace", "read-only", *rest)
+    assert (status, output.strip()) == (0, "clean")
+    assert redoma("try", "--project", ".", "head", "-c5", "Makefile")[:2] == (0, "clean")
 
 
 def test_the_example_of_native_works_in_the_current_directory(redoma: InProcess, place: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -310,6 +311,14 @@ def run_options(given: dict[str, Any]) -> dict[str, Any]:
     """
     outputs = tuple(map(_output, given.get("outputs", ())))
     check_outputs(outputs, given.get("output_dir"), force=given.get("force", False))
+    if given.get("project") is not None and given.get("workspace") == "scratch":
+        project = shlex.quote(project_directory(given["project"]) or "")
+        raise InvalidRequest(
+            f"--project {project} was given without --workspace",
+            why="in its own empty directory a run sees nothing of a project",
+            next="add --workspace read-only to let it read the project; to see what a command would change there, use "
+            f"redoma try --project {project} COMMAND",
+        )
     limits = {"time": given["seconds"], "cpu": given["cpu"], "memory": given["memory"], "disk": given["disk"]}
     return {
         "backend": given.get("backend", "auto"),
