@@ -577,6 +577,44 @@ def test_the_program_of_a_checkout_can_be_linked_to(tmp_path: Path) -> None:
     assert (done.stdout, done.stderr) == ("ran doctor\n", "")
 
 
+PYTHON = """#!/bin/sh
+# Stands in for Python: makes environments, and installs nothing into them.
+case "$*" in
+*venv*)
+    echo "made" >>made
+    rm -rf .venv
+    mkdir -p .venv/bin
+    cp "$0" .venv/bin/python
+    echo "#!$PWD/.venv/bin/python" >.venv/bin/pip
+    chmod +x .venv/bin/pip
+    ;;
+esac
+"""
+
+
+def test_an_environment_that_was_moved_or_lost_its_python_is_made_anew(tmp_path: Path) -> None:
+    (tmp_path / "old" / "scripts").mkdir(parents=True)
+    (tmp_path / "old" / "pyproject.toml").write_text("")
+    shutil.copy(Path(__file__).parents[3] / "scripts" / "setup", tmp_path / "old" / "scripts")
+    (tmp_path / "python").write_text(PYTHON)
+    (tmp_path / "python").chmod(0o755)
+
+    def times_made(place: Path) -> int:
+        command = [str(place / "scripts" / "setup")]
+        environment = {**os.environ, "PYTHON": str(tmp_path / "python")}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        return (place / "made").read_text().count("made")
+
+    new = tmp_path / "new"
+    assert [times_made(tmp_path / "old"), times_made(tmp_path / "old")] == [1, 1]
+    (tmp_path / "old").rename(new)
+    (tmp_path / "link").symlink_to("new")
+    assert [times_made(new), times_made(tmp_path / "link"), times_made(new)] == [2, 2, 2]
+    (new / ".venv" / "bin" / "python").unlink()
+    assert [times_made(new), times_made(new)] == [3, 3]
+
+
 WRONG = [
     ("audit", "show", "nosuch"),
     ("audit", "replay", "nosuch"),
