@@ -88,7 +88,7 @@ def _exists(source: str) -> bool:
         os.stat(source)
     except PermissionError as error:
         raise InvalidRequest(
-            f"{source} can't be read", why=error.strerror, next="check the rights of the directories on its path"
+            f"{source} can't be read", why=error.strerror or "", next="check the rights of the directories on its path"
         ) from None
     except (OSError, ValueError):
         return False
