@@ -111,6 +111,7 @@ def test_a_call_of_something_undefined_is_not_said_to_be_bash(redoma: InProcess,
     status, _, errors = redoma("run", text)
     assert (status, "NameError" in errors, "bash" in errors) == (1, True, False)
     assert redoma("check", text)[2].endswith("next: define it first, or say that it is Python: --lang python\n")
+    assert "in this Python" in redoma("policy", "explain", text)[1]
 
 
 @pytest.mark.parametrize("text", ["./nosuch", "../nosuch", "/nosuch/file", "~/nosuch", "src/nosuch", "nosuch.sh"])
