@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import select
 import shutil
 import subprocess
 import sys
@@ -406,7 +407,7 @@ def test_at_a_terminal_it_is_said_that_input_is_waited_for(place: Path, words: t
         [program, "run", *words], stdin=theirs, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
     ) as process:
         assert process.stderr is not None
-        told = process.stderr.readline()
+        told = process.stderr.readline() if select.select([process.stderr], [], [], 30)[0] else b""
         os.write(ours, typed + b"\x04")
         output, errors = process.communicate(timeout=60)
     os.close(ours)
