@@ -196,7 +196,8 @@ def test_a_directory_without_write_permission_is_an_audit_error(open_directory: 
             os.setgroups([])
             os.setgid(NOBODY)
             os.setuid(NOBODY)
-        with pytest.raises(AuditError, match=r"Permission denied.*Next: give this user write permission"):
+        advice = "give this user write permission there, or choose another directory: set REDOMA_STATE_DIR"
+        with pytest.raises(AuditError, match=rf"Permission denied.*Next: {advice}"):
             AuditLog(directory).append("intent", "x", INTENT)
 
     assert exit_code(fork(attempt)) == 0

@@ -87,6 +87,28 @@ for url in ('https://{api.url}/x', 'http://plain.test/a', 'http://plain.test/b')
     assert json.loads(out)["allow"] == []
 
 
+def test_learning_says_that_a_command_failed(redoma: Redoma) -> None:
+    assert redoma("network", "learn", "--", "no-such-program") == (
+        127,
+        "",
+        "redoma: failed: could not start no-such-program: No such file or directory (exit status 127); "
+        "it made no request to any host\n",
+    )
+    status, out, said = redoma("network", "learn", "--", "sh", "-c", "echo out; echo why >&2; exit 3")
+    assert (status, out) == (3, "out\n")
+    assert said == "why\nredoma: failed: the command failed (exit status 3); it made no request to any host\n"
+    status, out, _ = redoma("network", "learn", "--json", "--", "no-such-program")
+    assert (status, json.loads(out)["exit_code"]) == (127, 127)
+    assert redoma("network", "learn", "--", "true") == (0, "", "It made no request to any host.\n")
+
+
+def test_learning_proposes_rules_also_for_a_command_that_failed_without_its_hosts(redoma: Redoma) -> None:
+    code = "import urllib.request as u; u.urlopen('http://plain.test/a')"
+    status, out, said = redoma("network", "learn", "--", "python3", "-c", code)
+    assert (status, "GET plain.test/a" in out) == (0, True)
+    assert "failed: the command failed (exit status 1); perhaps because its hosts were not reached" in said
+
+
 def test_what_was_reached_is_narrowed_too() -> None:
     requests = [
         NetworkRequest(host="x.org", port=443, method="GET", path="/a"),

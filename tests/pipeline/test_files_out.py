@@ -72,9 +72,18 @@ def test_a_file_asked_for_by_name_is_missed(tmp_path: Path) -> None:
         {
             "result.json": "there is no such file",
             "given": "unchanged",
-            "plots/": "a directory; ask for plots/** to have what is in it",
+            "plots/": "a directory with nothing new in it",
         },
     )
+
+
+def test_a_directory_asked_for_by_name_comes_back_with_all_below(tmp_path: Path) -> None:
+    (tmp_path / "out" / "deep").mkdir(parents=True)
+    (tmp_path / "out" / "deep" / "a").write_bytes(b"a")
+    (tmp_path / "out" / "given").write_bytes(b"x")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "b").write_bytes(b"b")
+    assert collected(tmp_path, "out", given={"out/given": b"x"}) == ({"out/deep/a": b"a"}, {})
 
 
 @pytest.mark.parametrize(

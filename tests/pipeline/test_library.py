@@ -53,7 +53,19 @@ def test_timeout_and_memory_are_short_for_limits(fake: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "size"), [("256MiB", 256 << 20), ("1.5GB", 1_500_000_000), ("2048 KiB", 2 << 20), ("1048576", 1048576)]
+    ("text", "size"),
+    [
+        ("256MiB", 256 << 20),
+        ("1.5GB", 1_500_000_000),
+        ("2048 KiB", 2 << 20),
+        ("1048576", 1048576),
+        ("256m", 256_000_000),
+        ("256M", 256_000_000),
+        ("256mib", 256 << 20),
+        ("1g", 1_000_000_000),
+        ("2048k", 2_048_000),
+        ("8388608b", 8388608),
+    ],
 )
 def test_sizes_can_be_text(fake: Any, text: str, size: int) -> None:
     assert fake(limits={"disk": text, "memory": text}).limits == Limits(disk=size, memory=size)

@@ -24,9 +24,12 @@ def reporting(what: str) -> Iterator[None]:
         raise os_failure(what, error) from error
 
 
-def os_failure(what: str, error: OSError) -> AuditError:
-    """Return the error that says what to do about an error of the operating system."""
-    return AuditError(what, why=files.reason(error), next=files.advice(error))
+def os_failure(what: str, error: OSError, *, to_choose: str = "") -> AuditError:
+    """Return the error that says what to do about an error of the operating system. `to_choose` is added to advice to
+    choose another directory.
+    """
+    advice = files.advice(error)
+    return AuditError(what, why=files.reason(error), next=advice + (to_choose if "choose" in advice else ""))
 
 
 def require_ours(fd: int, path: Path | str) -> os.stat_result:

@@ -99,7 +99,8 @@ class AuditLog:
             finally:
                 self._kept_in_use.release()
         except OSError as error:
-            raise os_failure(f"the audit log in {self.directory} can't be written", error) from error
+            how = ": set REDOMA_STATE_DIR, or `audit.directory` if the configuration has it"
+            raise os_failure(f"the audit log in {self.directory} can't be written", error, to_choose=how) from error
 
     def _write(self, files: _Files, kind: str, run: str, data: Mapping[str, Any]) -> tuple[Record, list[Written]]:
         acquire(files.lock)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import fnmatch
 import os
 import stat
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 
 from ..lib.files import SPECIAL
@@ -32,6 +32,11 @@ MAX_LEFT_OUT = 100
 MAX_ENTRIES = 100_000
 """Entries that are looked at: listing a directory of millions would take too long."""
 
+MISSING = "there is no such file"
+UNCHANGED, NOTHING_NEW = "unchanged", "a directory with nothing new in it"
+"""Reasons why something requested by its name was left out; the last two are about something that was there before, or
+is empty."""
+
 _FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 _NO_FILES = {kind: f"{what}, not a regular file" for kind, what in SPECIAL.items()}
 _NO_FILES[stat.S_IFLNK] = "a symbolic link, which is not followed"
@@ -45,13 +50,19 @@ def collect(
     Returns the files by path, and the reasons why others were left out by path.
 
     A pattern is a relative path. `*`, `?` and `[…]` match parts of one name; a whole name `**` matches any number of
-    directories, and at the end everything below. Names that begin with a dot are not special. A file that is unchanged
+    directories, and at the end everything below. A pattern without any of these that names a directory stands for
+    everything below it. Names that begin with a dot are not special. A file that is unchanged
     since it was `given` is not returned. Bytes of names that are not UTF-8 become lone surrogates.
     """
     patterns = list(patterns)
     walk = _Walk(given)
-    walk.directory(directory, "", Patterns(patterns), 0)
+    walk.directory(directory, "", Patterns(with_directories(patterns)), 0)
     return walk.found.finish(patterns)
+
+
+def with_directories(patterns: Sequence[str]) -> list[str]:
+    """Return the patterns, and what each plain name stands for if it is a directory's: everything below it."""
+    return [*patterns, *(f"{pattern}/**" for pattern in patterns if not is_magic(pattern))]
 
 
 def wanted(path: str, patterns: Iterable[str]) -> bool:
@@ -122,6 +133,7 @@ class Collection:
         self._files: dict[str, bytes] = {}
         self._left_out: dict[str, str] = {}
         self._unchanged: set[str] = set()
+        self._directories: set[str] = set()
         self._more, self._room = 0, MAX_BYTES
 
     def leave_out(self, path: str, why: str) -> None:
@@ -129,6 +141,10 @@ class Collection:
             self._left_out[path[:MAX_PATH]] = why
         else:
             self._more += 1
+
+    def note_directory(self, path: str) -> None:
+        """Note that what was requested by this name is a directory."""
+        self._directories.add(path)
 
     def objection(self, path: str, size: int) -> str | None:
         """Return why a file of this size can't be kept; None if its content should be read."""
@@ -159,9 +175,13 @@ class Collection:
     def finish(self, patterns: Iterable[str]) -> tuple[dict[str, bytes], dict[str, str]]:
         """Return the files, and the reasons why others were left out."""
         for pattern in patterns:
-            known = pattern in self._files or pattern in self._left_out or f"{pattern}/" in self._left_out
-            if not known and not is_magic(pattern):  # a file requested by name: report that it is missing
-                self.leave_out(pattern, "unchanged" if pattern in self._unchanged else "there is no such file")
+            if is_magic(pattern) or pattern in self._files or pattern in self._left_out:
+                continue
+            # It was requested by name: report that it is missing.
+            if pattern not in self._directories:
+                self.leave_out(pattern, UNCHANGED if pattern in self._unchanged else MISSING)
+            elif not any(path.startswith(f"{pattern}/") for path in (*self._files, *self._left_out)):
+                self.leave_out(f"{pattern}/", NOTHING_NEW)
         if self._more:
             self._left_out[""] = f"and {self._more:,} more"
         return self._files, self._left_out
@@ -179,7 +199,7 @@ class _Walk:
             path = prefix + name
             if stat.S_ISDIR(mode):
                 if patterns.name(name):
-                    self.found.leave_out(f"{path}/", f"a directory; ask for {path}/** to have what is in it")
+                    self.found.note_directory(path)
                 if inner := patterns.below(name):
                     self._descend(directory, name, f"{path}/", inner, depth + 1)
             elif not patterns.fit(name):

@@ -21,7 +21,7 @@ from ..lib.errors import BackendError
 from ..models import LANGUAGES, OTHER, Isolation, Limits, Request, Status, Stream, Usage
 from ..models.reach import HOST, Reach
 from .base import Capabilities, Control, Outcome, Sink
-from .collect import wanted
+from .collect import wanted, with_directories
 
 _CHUNK = 1 << 16
 
@@ -82,6 +82,7 @@ class FakeBackend:
             raise BackendError(
                 "the fake backend has no answer", why=f"nothing fits {request.text!r}", next="give it an Answer"
             )
+        patterns = with_directories(request.outputs)
         outcome = Outcome(
             status=answer.status,
             exit_code={Status.OK: 0, Status.ERROR: 1}.get(answer.status)
@@ -93,7 +94,7 @@ class FakeBackend:
             limit=answer.limit,
             isolation=self._isolation,
             usage=Usage(wall=min(answer.delay, request.limits.time)),
-            files={path: content for path, content in answer.files.items() if wanted(path, request.outputs)},
+            files={path: content for path, content in answer.files.items() if wanted(path, patterns)},
         )
         if not _print(answer, sink):
             return msgspec.structs.replace(outcome, status=Status.OUTPUT, exit_code=None, value=None)

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from .patterns import lazy_pattern
 
-_SIZE = lazy_pattern(r"([0-9]{1,15}(?:\.[0-9]{1,6})?) ?([KMGT]?)(i?)B?\Z")
+_SIZE = lazy_pattern(r"([0-9]{1,15}(?:\.[0-9]{1,6})?) ?([KMGTkmgt]?)([iI]?)[Bb]?\Z")
 _DURATION = lazy_pattern(r"([0-9]{1,9}(?:\.[0-9]{1,3})?) ?([smhdw])\Z")
 
 
 def parse_size(text: str) -> int | None:
-    """Return the bytes of a size: `1048576`, `512KB`, `256MiB`, `1.5 GB`. None if unparsable."""
+    """Return the bytes of a size: `1048576`, `512KB`, `256MiB`, `1.5 GB`; letters may be small. None if unparsable."""
     if not (size := _SIZE.match(text)):
         return None
     amount, unit, binary = size.groups()
-    return int(float(amount) * (1024 if binary else 1000) ** " KMGT".index(unit or " "))
+    return int(float(amount) * (1024 if binary else 1000) ** " KMGT".index(unit.upper() or " "))
 
 
 def parse_duration(text: str) -> float | None:

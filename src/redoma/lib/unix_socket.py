@@ -17,14 +17,20 @@ def listen_private(path: Path) -> socket.socket:
     """
     if path.exists() or path.is_symlink():
         if not stat.S_ISSOCK(os.lstat(path).st_mode):
-            raise ConfigError(f"{path} is not a socket", why="something else has this name", next="choose another path")
+            raise ConfigError(
+                f"{path} is not a socket", why="something else has this name", next="choose another path with --socket"
+            )
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
             try:
                 probe.connect(str(path))
             except ConnectionRefusedError:
                 path.unlink()
             else:
-                raise ConfigError(f"somebody listens on {path}", why="a service runs there", next="choose another path")
+                raise ConfigError(
+                    f"a service runs already at {path}",
+                    why="it answers there",
+                    next="use that one, end it first, or choose another path with --socket",
+                )
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     before = os.umask(0o177)
     try:

@@ -245,14 +245,28 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
                     why="files are placed inside the run's own directory",
                     next="use a path such as data/input.csv",
                 )
+        if len(self.outputs) > MAX_PATTERNS:
+            raise InvalidRequest(
+                f"{len(self.outputs)} patterns say which files to bring back",
+                why=f"there may be {MAX_PATTERNS}",
+                next="use fewer, such as plots/*.png, or ** for everything new",
+            )
         for pattern in self.outputs:
-            if not _is_plain(pattern) or len(pattern) > MAX_PATTERN or len(self.outputs) > MAX_PATTERNS:
-                raise InvalidRequest(
-                    f"{pattern[:80]!r} can't say which files to bring back",
-                    why="only files below the run's own directory are; "
-                    f"at most {MAX_PATTERNS} patterns of {MAX_PATTERN} characters",
-                    next="use patterns such as result.json, plots/*.png, or ** for everything new",
-                )
+            self._check_output(pattern)
+
+    def _check_output(self, pattern: str) -> None:
+        why, step = "", "use patterns such as result.json, plots/*.png, or ** for everything new"
+        if len(pattern) > MAX_PATTERN:
+            why = f"it has more than {MAX_PATTERN} characters"
+        elif pattern.startswith("/"):
+            why = "it is an absolute path, and only files below the run's own directory are brought back"
+            step = "let the code write to the directory that it starts in, and name the file relative to that"
+        elif not _is_plain(pattern):
+            why = "it is not a plain relative path: it is empty, or a part of it is empty, a dot or two dots"
+            if "\0" in pattern:
+                why = "it holds a NUL byte"
+        if why:
+            raise InvalidRequest(f"{pattern[:80]!r} can't say which files to bring back", why=why, next=step)
 
     def _check_held(self) -> None:
         for name, use in self.held.items():

@@ -40,6 +40,12 @@ def test_pieces_of_any_size_give_the_same(step: int) -> None:
     assert (files, left_out) == ({"a": b"x" * 700, "d/empty": b"", long: b"deep"}, {})
 
 
+def test_a_directory_asked_for_by_name_comes_back_with_all_below() -> None:
+    sent = _tar(("d", None), ("d/a", b"a"), ("d/e", None), ("d/e/b", b"b"), ("da", b"other"), ("empty", None))
+    files, left_out = _read(sent, "d", "empty").finish()
+    assert (files, left_out) == ({"d/a": b"a", "d/e/b": b"b"}, {"empty/": "a directory with nothing new in it"})
+
+
 def test_names_that_lead_elsewhere_are_passed_over() -> None:
     sent = _tar(("../up", b"x"), ("a/../../up", b"x"), ("/etc/passwd", b"x"), ("fine", b"x"))
     files, left_out = _read(sent, "**").finish()

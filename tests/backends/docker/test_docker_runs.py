@@ -102,7 +102,7 @@ open("other", "w").write("not asked for")
             "same": "unchanged",
             "link": "a symbolic link, which is not followed",
             "pipe": "a pipe, not a regular file",
-            "folder/": "a directory; ask for folder/** to have what is in it",
+            "folder/": "a directory with nothing new in it",
             "absent": "there is no such file",
         }
 

@@ -87,11 +87,27 @@ def test_content_that_came_while_the_question_waited_is_not_trusted(redoma_comma
     assert redoma_command("check", "--lang", "bash", "rm -rf /", cwd=tmp_path).returncode == 2
 
 
-@pytest.mark.parametrize("answer", ["n\n", "\n", ""])
-def test_no_answer_but_yes_trusts_anything(redoma_command: Command, tmp_path: Path, answer: str) -> None:
+@pytest.mark.parametrize(
+    ("answer", "status", "said"),
+    [
+        ("n\n", 1, "It is not trusted; nothing was changed.\n"),
+        ("\n", 1, "It is not trusted; nothing was changed.\n"),
+        (
+            "",
+            2,
+            "\nredoma: nobody answered the question, and nothing was changed: standard input has ended\n"
+            "  next: add --yes to trust it without a question\n",
+        ),
+    ],
+)
+def test_no_answer_but_yes_trusts_anything(
+    redoma_command: Command, tmp_path: Path, answer: str, status: int, said: str
+) -> None:
     (tmp_path / "redoma.yaml").write_text(LOOSER)
-    assert redoma_command("config", "trust", cwd=tmp_path, input=answer).returncode == 130
+    done = redoma_command("config", "trust", cwd=tmp_path, input=answer)
+    assert (done.returncode, done.stderr) == (status, f"{QUESTION} [y/N]: {said}")
     assert trusted_contents() == []
+    assert redoma_command("config", "trust", "--yes", cwd=tmp_path, input="").returncode == 0
 
 
 @pytest.mark.parametrize(

@@ -113,6 +113,38 @@ def test_every_job_has_its_result_and_a_bad_one_its_reason(redoma_command: Call,
     assert "0 of 14 jobs" in again.stderr
 
 
+def test_broken_lines_are_named_and_run_once_they_are_fixed(redoma_command: Call, tmp_path: Path) -> None:
+    lines = ['{"code": "print(1)"}', "nonsense", '{"cdoe": "1"}', *["{}"] * 5]
+    (tmp_path / "jobs.jsonl").write_text("\n".join(lines))
+    words = ("batch", "jobs.jsonl", "-o", "results.jsonl")
+    done = redoma_command(*words, cwd=tmp_path)
+    assert done.returncode == 1
+    told = done.stderr.splitlines()
+    assert told[0].endswith(": 7 failed, 1 ok")
+    assert told[1].startswith("redoma: failed: line 2 of jobs.jsonl: it is not a JSON object: ")
+    assert told[2].startswith("redoma: failed: line 3 of jobs.jsonl: it has an unknown 'cdoe'; known: id, code, ")
+    assert told[3] == 'redoma: failed: line 4 of jobs.jsonl: it has no "code"'
+    assert told[6:] == [
+        "redoma: failed: 2 more lines: see results.jsonl",
+        "  next: fix them, remove their results from results.jsonl, and start the batch again",
+    ]
+    (tmp_path / "jobs.jsonl").write_text('{"code": "print(2)"}\n' * 8)
+    found = (tmp_path / "results.jsonl").read_text().splitlines(keepends=True)
+    (tmp_path / "results.jsonl").write_text("".join(line for line in found if '"failed"' not in line))
+    done = redoma_command(*words, cwd=tmp_path)
+    assert (done.returncode, "7 of 8 jobs" in done.stderr, "8 ok" in done.stderr) == (0, True, True)
+
+
+def test_a_file_that_can_not_be_written_is_named(redoma_command: Call, tmp_path: Path) -> None:
+    jobs(tmp_path / "jobs.jsonl", 1)
+    done = redoma_command("batch", "jobs.jsonl", "-o", "nowhere/results", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (
+        125,
+        "redoma: nowhere/results could not be read or written: No such file or directory\n"
+        "  next: check the path and its rights\n",
+    )
+
+
 def test_a_batch_that_was_killed_goes_on_where_it_was(redoma_command: Call, tmp_path: Path) -> None:
     file = jobs(tmp_path / "jobs.jsonl", 60, "import time; time.sleep(0.03); print({0})")
     program = [str(Path(sys.executable).with_name("redoma")), "batch", str(file), "-o", str(tmp_path / "out.jsonl")]

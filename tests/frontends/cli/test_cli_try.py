@@ -89,13 +89,34 @@ def test_the_picture_in_the_readme_is_what_happens(shop: Path) -> None:
 
 @pytest.mark.parametrize("answer", ["a", "ap", "APPLY"])
 def test_the_beginning_of_an_answer_will_do(shop: Path, answer: str) -> None:
-    seen = at_a_terminal(shop, "try", "make", "clean", answers=["d", answer])
-    assert "'d' could be diff or discard" in seen
+    seen = at_a_terminal(shop, "try", "make", "clean", answers=["s", "diff", "x", answer])
+    assert "[a]pply, [c]hoose files, [s]how diff, [d]iscard or [k]eep for later? [keep]: " in seen
+    assert seen.count("-price = 40\n+price = 0\n") == 3
+    assert "is not one of" in seen
     undo = re.search(r"Applied 3 changes\. To take it back: redoma (changes undo \w+)\n", seen)
     assert undo is not None
     assert not (shop / "data").exists()
     at_a_terminal(shop, *undo[1].split(), answers=[])
     assert (shop / "data" / "orders.csv").exists()
+
+
+def test_every_letter_of_the_question_answers_it(shop: Path) -> None:
+    before = every_byte(shop)
+    assert "Discarded. Your project is as it was." in at_a_terminal(shop, "try", "make", "clean", answers=["d"])
+    assert "Kept as " in at_a_terminal(shop, "try", "make", "clean", answers=["k"])
+    assert "Applied 0" not in at_a_terminal(shop, "try", "make", "clean", answers=["c", "n", "n", "n", "d"])
+    assert every_byte(shop) == before
+
+
+@pytest.mark.parametrize("key", ["\x03", "\x04"], ids=["Ctrl-C", "Ctrl-D"])
+def test_leaving_the_question_keeps_the_changes_and_says_where(shop: Path, redoma_command: Redoma, key: str) -> None:
+    seen = at_a_terminal(shop, "try", "make", "clean", answers=[key])
+    kept = re.search(r"\nKept as (\w+)\. Next: redoma changes show", seen)
+    assert kept is not None, seen
+    assert "interrupted" not in seen
+    assert (shop / "data").exists()
+    assert redoma_command("changes", "apply", kept[1], cwd=shop).returncode == 0
+    assert not (shop / "data").exists()
 
 
 def test_chosen_files_are_applied_and_the_others_are_not(shop: Path) -> None:

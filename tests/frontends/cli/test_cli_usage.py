@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import pty
+import select
 import shutil
 import subprocess
 import sys
@@ -103,6 +105,58 @@ def test_a_command_that_parses_as_python_is_not_allowed(redoma: InProcess, text:
         1,
         f"redoma: as Python this only fails: {name!r} is not defined; did you mean --lang bash?",
     )
+
+
+@pytest.mark.parametrize("text", ["prnt(1)", "foo(ls)", "frame.head()"])
+def test_a_call_of_something_undefined_is_not_said_to_be_bash(redoma: InProcess, text: str) -> None:
+    status, _, errors = redoma("run", text)
+    assert (status, "NameError" in errors, "bash" in errors) == (1, True, False)
+    assert redoma("check", text)[2].endswith("next: define it first, or say that it is Python: --lang python\n")
+    assert "in this Python" in redoma("policy", "explain", text)[1]
+
+
+@pytest.mark.parametrize("text", ["./nosuch", "../nosuch", "/nosuch/file", "~/nosuch", "src/nosuch", "nosuch.sh"])
+def test_a_path_to_nothing_is_no_code(redoma: InProcess, place: Path, text: str) -> None:
+    for command, status in (("run", 2), ("check", 3)):
+        assert redoma(command, text) == (
+            status,
+            "",
+            f"redoma: there is no file {text}: it looks like a file's name\n  next: check the path\n",
+        )
+
+
+@pytest.mark.parametrize(("text", "value"), [("6/7*7", "6.0"), ("'a/b'", "'a/b'"), ("1//1", "1")])
+def test_code_with_a_slash_is_code(redoma: InProcess, place: Path, text: str, value: str) -> None:
+    assert redoma("run", text) == (0, f"{value}\n", "")
+
+
+def test_a_path_can_be_a_command_or_a_regular_expression(redoma: InProcess, place: Path) -> None:
+    assert redoma("run", "--lang", "bash", "./nosuch")[0] == 127
+    assert redoma("run", "--lang", "javascript", "/a/")[0] == 0
+
+
+def test_a_file_that_may_not_be_seen_is_no_code(tmp_path: Path) -> None:
+    (tmp_path / "closed").mkdir()
+    (tmp_path / "closed" / "script").write_text("print(1)")
+    (tmp_path / "unreadable.py").write_text("print(1)")
+    (tmp_path / "unreadable.py").chmod(0)
+    (tmp_path / "closed").chmod(0)
+    code = (
+        "import os, sys\nfrom redoma.frontends.cli.source import read_source\n"
+        "if os.geteuid() == 0: os.setresuid(65534, 65534, 65534)\n"
+        "for name in sys.argv[1:]:\n"
+        "    try: print(read_source(name, None, None))\n"
+        "    except Exception as error: print(type(error).__name__, error)\n"
+    )
+    words = [sys.executable, "-c", code, "closed/script", "unreadable.py"]
+    try:
+        tmp_path.chmod(0o755)
+        done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=True)
+    finally:
+        (tmp_path / "closed").chmod(0o700)
+    first, second = done.stdout.splitlines()
+    assert first.startswith("InvalidRequest closed/script can't be read: Permission denied")
+    assert second.startswith("InvalidRequest unreadable.py can't be read: Permission denied")
 
 
 def test_a_file_that_does_not_say_what_it_is_is_no_python_either(redoma: InProcess, tmp_path: Path) -> None:
@@ -265,6 +319,17 @@ def test_a_tool_that_no_cell_sees_is_told_with_the_reason_and_a_way_that_works(
     assert f"why: {place}/bin/tool-in-bin needs {tmp_path}/tools/sh, which is not in the cell" in errors
 
 
+@pytest.mark.parametrize(
+    "words", [("try",), ("exec",), ("exec", "--backend", "native", "--"), ("network", "learn", "--")], ids=" ".join
+)
+def test_a_line_for_a_shell_is_told_how_to_get_one(redoma: InProcess, place: Path, words: tuple[str, ...]) -> None:
+    status, _, errors = redoma(*words, "echo hi > x; cat x")
+    assert (status, "could not start echo hi > x; cat x" in errors) == (127, True)
+    assert "\n  next: write it after sh -c: sh -c 'echo hi > x; cat x'\n" in errors
+    if "native" not in words:  # where it works in an empty directory, and policy asks about a shell
+        assert redoma(*words, "sh", "-c", "echo hi > x; cat x")[:2] == (0, "hi\n")
+
+
 # --- mistakes ---
 
 
@@ -316,6 +381,39 @@ def test_a_tool_that_is_not_on_the_path_of_the_host_is_told_with_a_way_that_work
 def test_an_unknown_policy_is_no_reason_to_advise_none(redoma: InProcess) -> None:
     status, _, errors = redoma("run", "--policy", "foo", "1")
     assert (status, "policy='none'" in errors, "choose none, standard" in errors) == (2, False, True)
+
+
+# --- standard input ---
+
+
+def test_code_that_reads_its_input_in_vain_is_told_how_to_get_it(redoma_command: Command, place: Path) -> None:
+    asked = redoma_command("run", "input()", input="hello\n")
+    assert asked.returncode == 1
+    assert asked.stderr.endswith("\nredoma: the code read its standard input, which is empty: add -i to pass it on\n")
+    assert redoma_command("run", "-i", "input()", input="hello\n").stdout == "'hello'\n"
+    assert "redoma:" not in redoma_command("run", "-i", "input()", input="").stderr
+    assert "redoma:" not in redoma_command("run", "raise EOFError('another')", input="").stderr
+    asked = redoma_command("run", "-", input="input()")
+    assert asked.stderr.endswith("which is empty: put the code into a file, and add -i\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "typed"), [(("-i", "print(input())"), b"typed\n"), (("-",), b"print('typed')\n")], ids=["-i", "-"]
+)
+def test_at_a_terminal_it_is_said_that_input_is_waited_for(place: Path, words: tuple[str, ...], typed: bytes) -> None:
+    ours, theirs = pty.openpty()
+    program = str(Path(sys.executable).with_name("redoma"))
+    with subprocess.Popen(
+        [program, "run", *words], stdin=theirs, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+    ) as process:
+        assert process.stderr is not None
+        told = process.stderr.readline() if select.select([process.stderr], [], [], 30)[0] else b""
+        os.write(ours, typed + b"\x04")
+        output, errors = process.communicate(timeout=60)
+    os.close(ours)
+    os.close(theirs)
+    assert told == b"redoma: reading what you type, until Ctrl-D at the beginning of a line\n"
+    assert (output, errors, process.returncode) == (b"typed\n", b"", 0)
 
 
 # --- completion ---
@@ -423,6 +521,21 @@ def test_a_project_that_is_not_there_is_wrong_usage(redoma: InProcess, place: Pa
     )
 
 
+@pytest.mark.parametrize("words", [("run", "print(open('Makefile').read(5))"), ("exec", "head", "-c5", "Makefile")])
+def test_a_project_without_a_workspace_is_told_what_to_add(
+    redoma: InProcess, place: Path, words: tuple[str, ...]
+) -> None:
+    command, *rest = words
+    status, _, errors = redoma(command, "--project", ".", *rest)
+    assert (status, "overlay" in errors) == (2, False)
+    assert errors.startswith("redoma: --project . was given without --workspace: ")
+    assert "add --workspace read-only" in errors
+    assert "redoma try --project . COMMAND" in errors
+    status, output, _ = redoma(command, "--project", ".", "--workspace", "read-only", *rest)
+    assert (status, output.strip()) == (0, "clean")
+    assert redoma("try", "--project", ".", "head", "-c5", "Makefile")[:2] == (0, "clean")
+
+
 def test_the_example_of_native_works_in_the_current_directory(redoma: InProcess, place: Path) -> None:
     assert "redoma run --lang bash --backend native --cwd . 'ls | wc -l'" in redoma("run", "--help")[1]
     assert redoma("run", "--lang", "bash", "--backend", "native", "--cwd", ".", "ls | wc -l")[1] == "2\n"
@@ -464,6 +577,44 @@ def test_the_program_of_a_checkout_can_be_linked_to(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("checkout/scripts/redoma")
     done = subprocess.run(["./link", "doctor"], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (done.stdout, done.stderr) == ("ran doctor\n", "")
+
+
+PYTHON = """#!/bin/sh
+# Stands in for Python: makes environments, and installs nothing into them.
+case "$*" in
+*venv*)
+    echo "made" >>made
+    rm -rf .venv
+    mkdir -p .venv/bin
+    cp "$0" .venv/bin/python
+    echo "#!$PWD/.venv/bin/python" >.venv/bin/pip
+    chmod +x .venv/bin/pip
+    ;;
+esac
+"""
+
+
+def test_an_environment_that_was_moved_or_lost_its_python_is_made_anew(tmp_path: Path) -> None:
+    (tmp_path / "old" / "scripts").mkdir(parents=True)
+    (tmp_path / "old" / "pyproject.toml").write_text("")
+    shutil.copy(Path(__file__).parents[3] / "scripts" / "setup", tmp_path / "old" / "scripts")
+    (tmp_path / "python").write_text(PYTHON)
+    (tmp_path / "python").chmod(0o755)
+
+    def times_made(place: Path) -> int:
+        command = [str(place / "scripts" / "setup")]
+        environment = {**os.environ, "PYTHON": str(tmp_path / "python")}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        return (place / "made").read_text().count("made")
+
+    new = tmp_path / "new"
+    assert [times_made(tmp_path / "old"), times_made(tmp_path / "old")] == [1, 1]
+    (tmp_path / "old").rename(new)
+    (tmp_path / "link").symlink_to("new")
+    assert [times_made(new), times_made(tmp_path / "link"), times_made(new)] == [2, 2, 2]
+    (new / ".venv" / "bin" / "python").unlink()
+    assert [times_made(new), times_made(new)] == [3, 3]
 
 
 WRONG = [
@@ -539,6 +690,13 @@ def test_what_is_no_time_and_no_size_is_said_with_an_example(
     code, _, err = redoma("run", *words, "1")
     assert code == 2
     assert "write it like" in err
+
+
+@pytest.mark.parametrize(("value", "size"), [("256m", 256_000_000), ("1g", 1_000_000_000), ("64mib", 64 << 20)])
+def test_a_size_may_be_written_in_small_letters(redoma: InProcess, place: Path, value: str, size: int) -> None:
+    result = json.loads(redoma("run", "--memory", value, "--json", "1")[1])
+    shown = json.loads(redoma("audit", "show", result["id"], "--json")[1])
+    assert f'"memory": {size}' in json.dumps(shown)
 
 
 @pytest.mark.parametrize("where", [(), ("--backend", "native")])

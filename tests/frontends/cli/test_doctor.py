@@ -201,6 +201,25 @@ def test_exit_status_1_where_nothing_isolates(arguments: tuple[str, ...]) -> Non
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can make a home that this user can't enter")
+@pytest.mark.parametrize("where", ["project", "settings/redoma"])
+def test_a_configuration_that_can_not_be_used_is_one_finding_among_others(
+    redoma_command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "settings"))
+    for name in ("project", "settings/redoma"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / where / "redoma.yaml").write_text("limits: {tme: 3}\n")
+    done = redoma_command("doctor", cwd=tmp_path / "project")
+    assert (done.returncode, done.stderr) == (1, "")
+    assert "auto    jail\n" in done.stdout
+    assert f"config  ✗ {tmp_path}/{where}/redoma.yaml:1:10: limits.tme: unknown key 'tme'\n" in done.stdout
+    assert "→ did you mean 'time'?" in done.stdout
+    report = json.loads(redoma_command("doctor", "--json", cwd=tmp_path / "project").stdout)
+    assert (report["auto"], report["configuration"]["next"]) == ("jail", "did you mean 'time'?")
+    (tmp_path / where / "redoma.yaml").write_text("limits: {time: 3}\n")
+    assert "config  " not in redoma_command("doctor", cwd=tmp_path / "project").stdout
+
+
 def test_a_record_that_can_not_be_read_is_one_finding_among_others(tmp_path: Path) -> None:
     (tmp_path / ".local" / "state" / "redoma" / "audit").mkdir(parents=True)
     tmp_path.chmod(0o700)

@@ -247,6 +247,23 @@ def test_without_a_service_or_with_a_dead_one_nothing_changes(user: User, tmp_pa
         assert (done.stdout, done.stderr, done.returncode) == (b"1\n", b"", 0)
 
 
+def test_a_second_one_says_that_it_runs_already_and_the_first_says_nothing(tmp_path: Path) -> None:
+    first = User(tmp_path)
+    try:
+        again = first.call("serve", "--user", "--socket", str(first.path))
+        assert (again.returncode, again.stdout) == (125, b"")
+        assert again.stderr.decode() == (
+            f"redoma: a service runs already at {first.path}: it answers there\n"
+            "  next: use that one, end it first, or choose another path with --socket\n"
+        )
+        assert first.call("run", "print(1)").stdout == b"1\n"
+        assert first.settled()
+        assert first.process.stdout is not None
+        assert not select.select([first.process.stdout], [], [], 0.5)[0]
+    finally:
+        first.stop()
+
+
 def test_systemd_can_pass_the_socket(tmp_path: Path) -> None:
     """The service then has neither a locale nor the variables of the caller's shell."""
     path = tmp_path / "passed.sock"

@@ -274,6 +274,10 @@ def test_the_command_line_runs_there(server: Serving, tmp_path: Path) -> None:
     done = call("print('over there'); import sys; sys.exit(3)")
     assert (done.stdout, done.returncode) == ("over there\n", 3)
     assert call("1 + 1").stdout == "2\n"
+    assert "which is empty: add -i to pass it on" in call("input()").stderr
+    made = call("import os; os.mkdir('out'); open('out/a', 'w').write('A'); None", "-o", "out", "-o", "b")
+    assert (made.returncode, (Path("out") / "a").read_text()) == (1, "A")
+    assert "missing: b: the run made no such file" in made.stderr
     assert '"backend": "jail"' in call("--json", "1").stdout.replace('"backend":"jail"', '"backend": "jail"')
     env["REDOMA_KEY"] = "rdm_wrong"
     refused = call("1")

@@ -58,6 +58,12 @@ def test_nothing_is_written_without_a_yes_nor_over_what_cannot_be_read(redoma: C
     assert refused.returncode == 1
     assert '"mcpServers"' in refused.stdout
     assert not Path(".mcp.json").exists()
+    unanswered = subprocess.run(
+        [PROGRAM, "mcp", "install", "claude-code"], input="", capture_output=True, text=True, check=False
+    )
+    assert unanswered.returncode == 2
+    assert unanswered.stderr.endswith("next: add --yes to write it without a question\n")
+    assert not Path(".mcp.json").exists()
     Path(".mcp.json").write_text("{ // comments\n}")
     assert redoma("mcp", "install", "claude-code", "--yes")[0] == 125
     assert Path(".mcp.json").read_text() == "{ // comments\n}"

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 
-from ..collect import MAX_DEPTH, MAX_ENTRIES, Collection, is_magic, wanted
+from ..collect import MAX_DEPTH, MAX_ENTRIES, Collection, is_magic, wanted, with_directories
 from .stub import PASSED, TAKEN, TOO_LARGE
 
 _MAX_LAST_LINE = 4096
@@ -120,6 +120,7 @@ class Files:
 
     def __init__(self, patterns: Iterable[str], given: Mapping[str, bytes]) -> None:
         self._patterns, self._found = tuple(patterns), Collection(given)
+        self._wanted = with_directories(self._patterns)
         self._entries = MAX_ENTRIES
         self._waiting = bytearray()
         self._skip = 0
@@ -198,9 +199,9 @@ class Files:
             return False
         if kind == _DIRECTORY:
             if path in self._patterns and not is_magic(path):
-                self._found.leave_out(f"{path}/", f"a directory; ask for {path}/** to have what is in it")
+                self._found.note_directory(path)
             return False
-        if not wanted(path, self._patterns):
+        if not wanted(path, self._wanted):
             return False
         if kind not in _REGULAR:
             why: str | None = _KINDS.get(kind, "not a regular file")

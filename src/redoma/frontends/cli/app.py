@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import click
+from click.core import ParameterSource
 
 import redoma
 from redoma.lib.errors import InvalidRequest, RedomaError
@@ -49,6 +50,10 @@ _COMMANDS = (
 )
 """Each is in the file of its name, which is loaded when the command is used; `help` is here."""
 _FILES = {"help": "app", "try": "try_"}
+_OF_THIS_MACHINE = frozenset(
+    {"cluster", "completion", "config", "doctor", "help", "kernel", "keys", "mcp", "monitor", "serve"}
+)
+"""Commands that are about this machine, whatever service is used: they ignore REDOMA_SERVER."""
 
 
 class ReaderGone(Exception):
@@ -63,6 +68,7 @@ class _Commands(click.Group):
         return next(item for item in vars(module).values() if isinstance(item, click.Command) and item.name == cmd_name)
 
     def invoke(self, ctx: click.Context) -> Any:
+        ctx.meta["redoma.words"] = (*ctx.args,)  # click takes them away before it calls `cli`
         try:
             return super().invoke(ctx)
         except BrokenPipeError:
@@ -113,7 +119,28 @@ def cli(context: click.Context, /, config: Path | None, server: str | None, **lo
       redoma doctor                        what this host offers
     """
     said = {name.removeprefix("log_"): value for name, value in log.items() if value is not None}
-    context.obj = State(config, said, server=server)
+    no_server = _why_no_server(context, server)
+    context.obj = State(config, said, server=server, no_server=no_server)
+    wants_help = {"-h", "--help"} & {*context.meta["redoma.words"]}  # or what it runs does: `State` refuses that
+    if no_server is not None and not wants_help:
+        raise no_server
+
+
+def _why_no_server(context: click.Context, server: str | None) -> InvalidRequest | None:
+    """Return the error for a command that can't use the service that was named; None if it can, or needs none."""
+    command = context.invoked_subcommand or ""
+    if server is None or command in ("run", "help"):
+        return None
+    why = "only `redoma run` uses a service; this command is about what is on this machine"
+    if context.get_parameter_source("server") is ParameterSource.COMMANDLINE:
+        return InvalidRequest(f"--server was given with `redoma {command}`", why=why, next="leave --server out")
+    if command in _OF_THIS_MACHINE:
+        return None
+    return InvalidRequest(
+        f"`redoma {command}` can't use {server}, which REDOMA_SERVER names",
+        why=why,
+        next=f"unset REDOMA_SERVER, or write it like: env -u REDOMA_SERVER redoma {command} ...",
+    )
 
 
 @click.command("help")
@@ -182,7 +209,9 @@ def explain(arguments: list[str], error: BaseException) -> int:
     except OSError as error:
         from redoma.lib.files import reason
 
-        _fail(arguments, "it could not be read or written", reason(error))
+        name = os.fsdecode(error.filename) if isinstance(error.filename, str | bytes | os.PathLike) else ""
+        what = f"{name or 'a file'} could not be read or written"
+        _fail(arguments, what, reason(error), "check the path and its rights" if name else "")
     except Exception as error:  # for a bug of ours a user must not have to read our source
         _fail(arguments, "this is a bug in Redoma", repr(error), "please report it, with what you typed")
     return UNKNOWN if _command_of(arguments) == "monitor" else FAILED

@@ -17,13 +17,15 @@ from redoma.lib.errors import InvalidRequest, RedomaError
 from redoma.models import Result
 
 from .completion import backends, files
-from .emit import note
+from .emit import counted, note, shown
 from .options import Size, policy_option
 from .state import State
 
 _KNOWN = ("id", "code", "language", "args", "stdin", "env", "timeout", "memory", "files", "policy", "label", "reason")
 """The fields of a job."""
 _MAX_LINE = 16 << 20
+_MAX_SHOWN = 5
+"""How many broken lines are named."""
 
 
 @click.command("batch")
@@ -63,10 +65,14 @@ def batch(state: State, /, jobs_file: str, results_file: str, count: str, **give
     }
     with _Results(results_file) as results, Executor(state.config) as executor:
         progress = _Progress(_count(jobs_file), results.counts)
+        broken: list[tuple[int, str]] = []
 
         async def run(job: tuple[int, bytes]) -> None:
             number, line = job
-            results.add(number, *await _run(executor.core, number, line, defaults))
+            job_id, result = await _run(executor.core, number, line, defaults)
+            results.add(number, job_id, result)
+            if isinstance(result, str):
+                broken.append((number, result))
             progress.show()
 
         async def everything() -> None:
@@ -77,7 +83,20 @@ def batch(state: State, /, jobs_file: str, results_file: str, count: str, **give
             executor.wait(everything())
         finally:
             progress.end()
+            _say_broken(broken, jobs_file, results_file)
     return 0 if set(results.counts) <= {"ok"} else 1
+
+
+def _say_broken(broken: list[tuple[int, str]], jobs_file: str, results_file: str) -> None:
+    """Say which lines held no job that could be run, and how to have them run once they do."""
+    for number, why in sorted(broken)[:_MAX_SHOWN]:
+        note(f"line {number} of {shown(jobs_file)}: {shown(why, 200)}", "failed", "red")
+    if len(broken) > _MAX_SHOWN:
+        note(f"{counted(len(broken) - _MAX_SHOWN, 'more line')}: see {shown(results_file)}", "failed", "red")
+    if broken:
+        click.echo(
+            f"  next: fix them, remove their results from {shown(results_file)}, and start the batch again", err=True
+        )
 
 
 async def _run(core: Any, number: int, line: bytes, defaults: dict[str, Any]) -> tuple[Any, Result | str]:

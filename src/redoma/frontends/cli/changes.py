@@ -13,8 +13,8 @@ from redoma.models import Change, Effect, Version
 
 from .completion import files, kept_changes
 from .emit import (
+    confirm,
     counted,
-    drop_typed_input,
     emit,
     emit_list,
     is_interactive,
@@ -170,8 +170,7 @@ def apply_changes(state: State, id: str, paths: tuple[str, ...], named: tuple[st
     by_hand = is_interactive() and not wants_json()
     if by_hand:  # a person must see what they approve
         _show(_kept(state).get(id))
-        drop_typed_input()
-        if not click.confirm("Apply these changes?", err=True):
+        if not confirm("Apply these changes?", otherwise="answer y or n"):
             click.echo("Nothing was applied.", err=True)
             return 1
     with state.executor() as executor:

@@ -10,7 +10,7 @@ import click
 
 from redoma.lib.errors import ConfigError
 
-from .emit import drop_typed_input, emit, json_option, table, wants_json
+from .emit import confirm, emit, json_option, table, wants_json
 from .state import State
 
 if TYPE_CHECKING:
@@ -102,17 +102,17 @@ def trust(file: Path | None, yes: bool) -> None:
 
 
 def ask_for_trust(source: Source, changes: list[str], none: str, yes: bool) -> None:
-    """Print what a file would do (`none` if it has no `changes`), and ask unless `yes`. Raises `click.Abort` for a
-    no.
+    """Print what a file would do (`none` if it has no `changes`), and ask unless `yes`. A no ends the command, with
+    exit status 1.
     """
     from redoma.config import printable
 
     click.echo(f"{printable(source.path)} (sha256 {source.digest}) would:", err=wants_json())
     for change in changes or [none]:
         click.echo(f"  - {change}", err=wants_json())
-    if not yes:
-        drop_typed_input()
-        click.confirm("Trust exactly this content?", abort=True, err=True)
+    if not yes and not confirm("Trust exactly this content?", otherwise="add --yes to trust it without a question"):
+        click.echo("It is not trusted; nothing was changed.", err=True)
+        raise click.exceptions.Exit(1)
 
 
 def emit_trusted(source: Source, more: dict[str, list[str]]) -> None:

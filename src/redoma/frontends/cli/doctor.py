@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import platform
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -14,8 +16,10 @@ from .state import State
 
 if TYPE_CHECKING:
     from redoma.backends.base import Backend
+    from redoma.config import Config
+    from redoma.lib.errors import ConfigError
 
-_NOTHING_ISOLATES = 1
+_UNUSABLE = 1
 _EXTRAS = {
     "network": ("h11 cryptography idna", "runs that reach named hosts; packages for runs"),
     "server": ("litestar uvicorn httptools jinja2", "redoma serve, and its dashboard"),
@@ -40,13 +44,14 @@ _MARKS = {"ok": ("✓", "green"), "degraded": ("!", "yellow"), "missing": ("✗"
 def doctor(state: State) -> int:
     """Show what this host offers, what is missing, and what would fix it.
 
-    Exit status 1 if no backend here isolates.
+    Exit status 1 if no backend here isolates, or the configuration can't be used.
     """
     from redoma.backends.monty.backend import MontyBackend
     from redoma.pipeline.executor import AUTO, auto
     from redoma.pipeline.installed import Installed
 
-    everything = Installed(state.config)
+    config, problem = _configuration(state)
+    everything = Installed(config)
     # `redoma cluster status` shows what other machines offer.
     installed: dict[str, Backend] = {name: everything[name] for name in everything if name != "ray"}
     facts = {name: _facts(backend) for name, backend in installed.items()}
@@ -57,12 +62,7 @@ def doctor(state: State) -> int:
         for name, backend in installed.items()
     ]
     chosen = next(
-        (
-            entry["name"]
-            for name in auto(state.config)
-            for entry in backends
-            if entry["name"] == name and entry["works"]
-        ),
+        (entry["name"] for name in auto(config) for entry in backends if entry["name"] == name and entry["works"]),
         None,
     )
     works = {entry["name"] for entry in backends if entry["works"]}
@@ -75,11 +75,33 @@ def doctor(state: State) -> int:
         "backends": backends,
         "host": [fact for found in facts.values() for fact in found],
         "extras": _extras(),
-        "audit": _audit(state),
+        "configuration": {
+            "state": problem.what if problem else "valid",
+            "why": problem.why if problem else "",
+            "next": problem.next if problem else "",
+        },
+        "audit": _audit(config),
         "advice": advice,
     }
     emit(report, _print)
-    return 0 if chosen else _NOTHING_ISOLATES
+    return 0 if chosen and problem is None else _UNUSABLE
+
+
+def _configuration(state: State) -> tuple[Config, ConfigError | None]:
+    """Return the configuration, and what is wrong with it. If it can't be used, return the one without the project's
+    file or, if the user's own is at fault, without any.
+    """
+    from redoma.config import load
+    from redoma.lib.errors import ConfigError
+
+    try:
+        return state.config, None
+    except ConfigError as error:
+        top = Path("/")
+        try:
+            return load(cwd=top), error
+        except ConfigError:
+            return load(cwd=top, env={**os.environ, "XDG_CONFIG_HOME": os.devnull}), error
 
 
 def _advice() -> str:
@@ -129,11 +151,11 @@ def _facts(backend: Any) -> list[dict[str, str]]:
     return [msgspec.to_builtins(fact) for fact in backend.facts()] if hasattr(backend, "facts") else []
 
 
-def _audit(state: State) -> dict[str, Any]:
+def _audit(config: Config) -> dict[str, Any]:
     from redoma.audit import AuditLog
     from redoma.lib.errors import AuditError
 
-    settings = state.config.audit
+    settings = config.audit
     if not settings.enabled:
         return {"directory": str(settings.directory), "state": "switched off"}
     try:
@@ -163,6 +185,10 @@ def _print(report: dict[str, Any]) -> None:
         click.secho("\noptional parts that are not installed", bold=True)
         table([(f"    {extra['name']}", extra["for"], extra["next"]) for extra in report["extras"]])
     click.echo(f"\nauto    {report['auto'] or 'nothing here isolates'}")
+    wrong = report["configuration"]
+    if wrong["state"] != "valid":
+        click.echo(f"config  {_mark('missing')} {wrong['state']}: {wrong['why']}\n        → {wrong['next']}")
+        click.echo("        nothing runs with it; the rest of this report is about the configuration without it")
     click.echo(f"audit   {report['audit']['state']}  ({report['audit']['directory']})")
     if report["advice"]:
         click.echo(f"\n{report['advice']}")

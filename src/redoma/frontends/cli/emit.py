@@ -191,6 +191,27 @@ def is_interactive() -> bool:
     return sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()
 
 
+def confirm(question: str, *, otherwise: str) -> bool:
+    """Ask a person a question whose default is no, and return the answer. Text that was typed before is no answer.
+
+    Raises `InvalidRequest` with the advice `otherwise` if there is nobody to answer.
+    """
+    import click
+
+    from redoma.lib.errors import InvalidRequest
+
+    drop_typed_input()
+    try:
+        return click.confirm(question, err=True)
+    except click.Abort as aborted:
+        if not isinstance(aborted.__context__, EOFError):  # it was Ctrl-C
+            raise
+        click.echo(err=True)
+        raise InvalidRequest(
+            "nobody answered the question, and nothing was changed", why="standard input has ended", next=otherwise
+        ) from None
+
+
 def drop_typed_input() -> None:
     """Discard what was typed or pasted before a question was shown: it is not an answer."""
     if sys.stdin is not None and sys.stdin.isatty():

@@ -9,7 +9,7 @@ import click
 from redoma.lib.errors import RedomaError
 from redoma.lib.extras import pip_install
 
-from .emit import note
+from .emit import confirm, note
 from .options import project_directory
 from .state import State
 from .try_ import current_project
@@ -66,7 +66,7 @@ def install(client: str, project: str | None, yes: bool) -> int:
         note(f"{planned.path} has it already")
         return 0
     click.echo(f"{planned.path} would have this:\n\n{planned.shown}\n")
-    if not yes and not click.confirm("Write it?", err=True):
+    if not yes and not confirm("Write it?", otherwise="add --yes to write it without a question"):
         note("nothing was written")
         return 1
     planned.write()

@@ -10,9 +10,9 @@ from redoma.lib.errors import InvalidRequest
 from redoma.models import HostRule, NetworkRequest, Result
 
 from .changes import name
-from .emit import emit, note
+from .emit import emit, note, wants_json
 from .options import TakesCommand, given_command, limits_of_a_run, run_options
-from .programs import as_found
+from .programs import as_found, explain_program
 from .result import follow, show
 from .state import State
 
@@ -30,6 +30,8 @@ def learn(state: State, /, **given: Any) -> int:
 
     Only hosts that --allow-host names are reached, so a program may stop at the first other one: run it again with the
     proposed rules, until nothing is missing.
+
+    Exit status: 0 if there are rules to propose, else that of the command.
 
     \b
     Examples:
@@ -56,16 +58,25 @@ def learn(state: State, /, **given: Any) -> int:
         result = follow(executor.stream_command(as_found(command, None), **options))
     if result.status.ending != "ran":
         return show(result)
-    emit((result, learned(result.network)), _render, shape=_shape)
-    return 0
+    rules = learned(result.network)
+    emit((result, rules), _render, shape=_shape)
+    if not result.ok and not wants_json():
+        explain_program(result, command, None)
+    return 0 if rules else result.shell_exit  # one that could not reach its hosts may well fail
 
 
 def _render(found: tuple[Result, tuple[HostRule, ...]]) -> None:
     result, rules = found
     for one in result.network:
         note(name(_shown(one)), "network", "green" if one.decision == "allowed" else "yellow")
+    if not result.ok:
+        ended = f"exit status {result.exit_code}" if result.exit_code is not None else str(result.status)
+        what = name(result.error) if result.error and result.error not in result.stderr else "the command failed"
+        seen = "perhaps because its hosts were not reached" if rules else "it made no request to any host"
+        note(f"{what} ({ended}); {seen}", "failed", "red")
     if not rules:
-        click.echo("It made no request to any host.", err=True)
+        if result.ok:
+            click.echo("It made no request to any host.", err=True)
         return
     click.echo("network:\n  allow:")
     for rule in rules:
@@ -90,6 +101,8 @@ def _shape(found: tuple[Result, tuple[HostRule, ...]]) -> dict[str, Any]:
     result, rules = found
     return {
         "status": str(result.status),
+        "exit_code": result.exit_code,
+        "error": result.error,
         "requests": msgspec.to_builtins(result.network),
         "allow": [text for rule in rules for text in _texts(rule)],
     }

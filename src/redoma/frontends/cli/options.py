@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -14,6 +15,7 @@ from redoma.lib.errors import InvalidRequest
 
 from .completion import backends, environments, files, packs
 from .emit import json_option
+from .result import check_outputs
 from .source import read_file, standard_input
 from .state import State
 
@@ -304,7 +306,19 @@ limits_and_context = with_options(_backend, *_LIMITS, *VARIABLES, *_PACKAGES, *_
 
 
 def run_options(given: dict[str, Any]) -> dict[str, Any]:
-    """Return the values of those options, as the executor takes them."""
+    """Return the values of those options, as the executor takes them. Raises `InvalidRequest`, also if the files that
+    it is to bring back could not be written.
+    """
+    outputs = tuple(map(_output, given.get("outputs", ())))
+    check_outputs(outputs, given.get("output_dir"), force=given.get("force", False))
+    if given.get("project") is not None and given.get("workspace") == "scratch":
+        project = shlex.quote(project_directory(given["project"]) or "")
+        raise InvalidRequest(
+            f"--project {project} was given without --workspace",
+            why="in its own empty directory a run sees nothing of a project",
+            next="add --workspace read-only to let it read the project; to see what a command would change there, use "
+            f"redoma try --project {project} COMMAND",
+        )
     limits = {"time": given["seconds"], "cpu": given["cpu"], "memory": given["memory"], "disk": given["disk"]}
     return {
         "backend": given.get("backend", "auto"),
@@ -316,7 +330,7 @@ def run_options(given: dict[str, Any]) -> dict[str, Any]:
         "environment": given.get("environment"),
         "packages": given.get("packages") or None,
         "files": dict(placed_file(text) for text in given.get("files", ())),
-        "outputs": given.get("outputs", ()),
+        "outputs": outputs,
         "stdin": standard_input() if given["pass_stdin"] else b"",
         "workspace": given.get("workspace", "scratch"),
         "project": project_directory(given.get("project")),
@@ -367,6 +381,15 @@ def placed_file(text: str) -> tuple[str, bytes]:
     return guest or Path(local).name, read_file(Path(local), _MAX_FILE)
 
 
+def _output(pattern: str) -> str:
+    """Return a pattern as requests take it. `./out/`, as a shell completes it, is `out`."""
+    return pattern.removeprefix("./").rstrip("/") or pattern
+
+
 def output_options(given: dict[str, Any]) -> dict[str, Any]:
     """Return which files to write, where, and whether to replace existing ones: the arguments of `result.show`."""
-    return {"outputs": given["outputs"], "output_dir": given["output_dir"], "force": given["force"]}
+    return {
+        "outputs": tuple(map(_output, given["outputs"])),
+        "output_dir": given["output_dir"],
+        "force": given["force"],
+    }

@@ -20,7 +20,7 @@ from .state import State
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from redoma.models import Language
+    from redoma.models import Language, Result
     from redoma.pipeline.intake import Options
 
 OPTIONS: Mapping[str, Any] = {
@@ -66,8 +66,11 @@ def run_code(
     options: Mapping[str, Any],
     output_dir: str | None = None,
     force: bool = False,
+    with_input: bool = False,
 ) -> int:
-    """Run source text (a file, `-`, or the text itself), print its output, and return our exit status."""
+    """Run source text (a file, `-`, or the text itself), print its output, and return our exit status. `with_input`
+    says whether our standard input was passed on to it.
+    """
     code, known, inline, guessed = read_source(source, language, state)
     if not options["label"] and not inline and source != "-":
         options = {**options, "label": os.path.realpath(source)}
@@ -80,7 +83,17 @@ def run_code(
             echo(f"redoma: not valid Python; {BASH_MEANT}", err=True)
         elif undefined := undefined_name(code):
             echo(f"redoma: as Python this only fails: {undefined!r} is not defined; {BASH_MEANT}", err=True)
+    if not with_input:
+        hint_at_input(result, source)
     return status
+
+
+def hint_at_input(result: Result, source: str) -> None:
+    """Say how to pass standard input on, if the code read it in vain."""
+    if result.exception != "EOFError" or "EOF when reading a line" not in result.stderr or wants_json():
+        return
+    how = "put the code into a file, and add -i" if source == "-" else "add -i to pass it on"
+    echo(f"redoma: the code read its standard input, which is empty: {how}", err=True)
 
 
 def evaluate_code(state: State, code: str) -> int:

@@ -18,7 +18,7 @@ from redoma.models import Decision, Finding, Language
 from .check import COLOURS, EXIT, PlaceVerdict, command_instead_of, must_parse, of_a_verdict, verdicts
 from .emit import counted, emit, json_option, progress, shown
 from .options import Lang, TakesCommand, audit_log, since_option
-from .source import is_meant_as_python, new_file, read_source
+from .source import is_bash, is_meant_as_python, new_file, read_source
 from .state import State
 
 if TYPE_CHECKING:
@@ -107,8 +107,11 @@ def _asked(state: State, source: str | None, lang: Language | None) -> dict[str,
                 "the command can't be split into words", why=str(error), next="close every quote"
             ) from None
     code, language, _, guessed = read_source(source or "", lang, state)
-    # What `check` accepts as Python is Python here too; what it refuses as such is explained as Bash.
-    return {"code": code, "language": "bash" if guessed and not is_meant_as_python(code) else language}
+    # What `check` accepts as Python is Python here too; what it takes for Bash is explained as Bash.
+    return {
+        "code": code,
+        "language": "bash" if guessed and not is_meant_as_python(code) and is_bash(code) else language,
+    }
 
 
 @policy.command("test")

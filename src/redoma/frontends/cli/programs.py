@@ -33,9 +33,15 @@ def as_found(command: tuple[str, ...], project: Path | None) -> tuple[str, ...]:
 
 
 def explain_program(result: Result, command: tuple[str, ...], project: Path | None) -> None:
-    """Explain why a program on our PATH was not the one that ran, or was not found, and what to do."""
+    """Explain why a program on our PATH was not the one that ran, or was not found, and what to do; also for a line
+    for a shell in place of a program.
+    """
     not_found = result.exit_code == _NOT_FOUND and (result.error or "").startswith("could not start")
     if result.backend == "native" and not not_found:
+        return
+    if not_found and len(command) == 1 and any(character in command[0] for character in " \t\n|&;<>"):
+        echo("  why: it was taken for the name of a program, as no shell reads it", err=True)
+        echo(f"  next: write it after sh -c: {shlex.join(['sh', '-c', command[0]])}", err=True)
         return
     import shutil
 

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_MISSING_FILE = 1
+"""Our exit status if the run ended well and a file that was requested by its name did not come back."""
 _MAX_SHOWN = 20
 """How many rolled-back paths are listed."""
 
@@ -107,11 +109,14 @@ def show(
 
     `outputs` are the requested patterns; `with_value` prints the value of a last expression.
     """
+    outputs = [*outputs]
     if wants_json():
         from redoma.frontends.shapes import result_json
 
         print_json(result_json(result))
-        return result.shell_exit if output_dir is None else _write_files(result, outputs, output_dir, force)
+        if output_dir is None:
+            return _MISSING_FILE if result.ok and _missing(result, outputs) else result.shell_exit
+        return _write_files(result, outputs, output_dir, force)
     shown = _draw(result, output_dir, with_value=with_value) if result.displays else False
     if with_value and result.value is not None and not shown:
         echo(repr(result.value))
@@ -208,18 +213,89 @@ def _print_put_back(project: str, paths: Iterable[str], left: Mapping[str, str])
     note(f"{counted(len(back), 'change')} in {_name(project)}" + (f": {some}" if some else ""), "rolled back")
 
 
-def _write_files(result: Result, outputs: Iterable[str], directory: str | None, force: bool) -> int:
+def check_outputs(outputs: Iterable[str], directory: str | None, *, force: bool) -> None:
+    """Check before a run that the files it will leave can be written.
+
+    Raises `InvalidRequest` if a file that is requested by its name is there already, or `directory` can't be written
+    to.
+    """
+    if not outputs or (wants_json() and directory is None):
+        return
+    from redoma.backends.collect import is_magic
+
+    place = existing = os.path.abspath(directory or ".")
+    while not os.path.lexists(existing):
+        existing = os.path.dirname(existing)
+    if not os.path.isdir(existing) or not os.access(existing, os.W_OK | os.X_OK):
+        why = "Permission denied" if os.path.isdir(existing) else "it is not a directory"
+        raise InvalidRequest(
+            f"nothing ran, because its files could not be written: {_name(existing)}",
+            why=why,
+            next="name another directory with --output-dir",
+        )
+    for pattern in outputs:
+        path = os.path.join(place, pattern)
+        if pattern.startswith("/") or is_magic(pattern) or _is_directory(path):
+            continue
+        if not force and os.path.lexists(path):
+            raise InvalidRequest(
+                f"nothing ran, because {_name(os.path.join(directory or '', pattern))} is there already",
+                why="-o would replace it",
+                next="add --force to replace it, or --output-dir DIR to write elsewhere",
+            )
+
+
+def _is_directory(path: str) -> bool:
+    return os.path.isdir(path) and not os.path.islink(path)
+
+
+def _write_files(result: Result, outputs: list[str], directory: str | None, force: bool) -> int:
     """Write the files that the run left, list them, and return our exit status."""
     hidden = dict.fromkeys(hidden_files(result.files, outputs), "hidden; a pattern with its dot brings it back")
     files = {path: content for path, content in result.files.items() if path not in hidden}
     written, refused = write_files(directory or ".", files, force=force)
     for path in written:
         echo(f"redoma: wrote {_name(os.path.join(directory or '', path))}", err=True)
+    missing = _missing(result, outputs)
     for path, why in {**hidden, **result.left_out}.items():
-        note(f"{_name(path)}: {why}" if path else why, "left out")
+        if path not in missing:
+            note(f"{_name(path)}: {why}" if path else why, "left out")
+    for path, why in missing.items():
+        note(f"{_name(path)}: {why}", "missing", "red")
     for path, why in refused.items():
         note(f"{_name(path)}: {why}", "not written", "red")
-    return FAILED if refused and result.ok else result.shell_exit
+    if refused:
+        _save_elsewhere({path: files[path] for path in refused}, directory or ".")
+    if not result.ok:
+        return result.shell_exit
+    return FAILED if refused else _MISSING_FILE if missing else result.shell_exit
+
+
+def _missing(result: Result, outputs: list[str]) -> dict[str, str]:
+    """Return the files that were requested by their names and did not come back, with the reason."""
+    if not result.left_out or result.status.ending != "ran":
+        return {}
+    from redoma.backends.collect import MISSING, UNCHANGED
+
+    reasons = {path: result.left_out[path] for path in outputs if result.left_out.get(path, UNCHANGED) != UNCHANGED}
+    return {path: "the run made no such file" if why == MISSING else why for path, why in reasons.items()}
+
+
+def _save_elsewhere(files: Mapping[str, bytes], directory: str) -> None:
+    """Write files that could not be written where they belong to a new directory: nobody can make them again."""
+    import tempfile
+
+    for place in (directory, None):
+        try:
+            new = tempfile.mkdtemp(prefix="redoma-files-", dir=place)
+        except OSError:
+            continue
+        saved, _ = write_files(new, files, force=False)
+        if saved:
+            note(f"{counted(len(saved), 'file')} in {_name(os.path.relpath(new) if place else new)}", "saved")
+            return
+        with suppress(OSError):
+            os.rmdir(new)
 
 
 def _name(path: str) -> str:
@@ -248,8 +324,7 @@ def write_files(directory: str, files: Mapping[str, bytes], *, force: bool) -> t
         os.makedirs(directory, exist_ok=True)
         top = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:
-        why = reason(error)
-        raise InvalidRequest(f"{directory} can't be written to", why=why, next="choose another --output-dir") from None
+        return written, dict.fromkeys(files, f"{directory}: {reason(error)}")
     try:
         for path, content in sorted(files.items()):
             parts = path.split("/")

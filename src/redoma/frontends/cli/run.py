@@ -13,7 +13,7 @@ from redoma.models import Language
 from .completion import files
 from .emit import wants_json
 from .options import Lang, limits_and_context, run_options
-from .plain import run_code
+from .plain import hint_at_input, run_code
 from .result import show
 from .source import read_source
 from .state import State
@@ -63,10 +63,24 @@ def run(
         if cwd is not None:
             raise InvalidRequest("--cwd was given with --server", why="it is about this machine", next="leave it out")
         return _run_there(
-            state, source, lang, {**options, "args": arguments}, given["output_dir"], force=given["force"]
+            state,
+            source,
+            lang,
+            {**options, "args": arguments},
+            given["output_dir"],
+            force=given["force"],
+            with_input=given["pass_stdin"],
         )
     return run_code(
-        state, source, arguments, lang, cwd, options=options, output_dir=given["output_dir"], force=given["force"]
+        state,
+        source,
+        arguments,
+        lang,
+        cwd,
+        options=options,
+        output_dir=given["output_dir"],
+        force=given["force"],
+        with_input=given["pass_stdin"],
     )
 
 
@@ -78,6 +92,7 @@ def _run_there(
     output_dir: str | None,
     *,
     force: bool,
+    with_input: bool,
 ) -> int:
     """Run it on the service that was named with --server."""
     code, language, inline, _ = read_source(source, lang, state)
@@ -93,4 +108,7 @@ def _run_there(
         for stream, text in run:
             if not wants_json():
                 click.echo(text, nl=False, err=stream == "stderr")
-        return show(run.result, outputs=options["outputs"], output_dir=output_dir, force=force, with_value=inline)
+        status = show(run.result, outputs=options["outputs"], output_dir=output_dir, force=force, with_value=inline)
+    if not with_input:
+        hint_at_input(run.result, source)
+    return status

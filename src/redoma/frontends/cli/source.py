@@ -17,6 +17,8 @@ from redoma.lib.errors import InvalidRequest
 from redoma.lib.files import reason
 from redoma.models import Language
 
+from .emit import echo
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from .state import State
@@ -69,19 +71,41 @@ def read_source(source: str, language: Language | None, state: State) -> Source:
         return Source(code, language or _language_of(path, data, state), inline=False, guessed=guessed)
     if not source.strip():
         raise InvalidRequest("there is no code", why="the text is empty", next="name a file, or write the code itself")
-    try:
-        exists = len(source) < 4096 and "\n" not in source and "\0" not in source and path.exists()
-    except OSError:
-        exists = False
-    if exists:
+    if _exists(source):
         data = read_file(path, _MAX_SOURCE, pipes=True)
         known = language or _language_of(path, data, state)
         guessed = guessed and not path.suffix and not data.startswith(b"#!")
         return Source(_decode(data, source), known, inline=False, guessed=guessed)
-    has_suffix = path.suffix in _SUFFIXES or path.suffix.lower() in _OTHER_SUFFIXES
-    if has_suffix and not any(character in source for character in " \t\n(;=$"):
+    if _is_path(source, language):
         raise InvalidRequest(f"there is no file {source}", why="it looks like a file's name", next="check the path")
     return Source(source, language or "python", inline=True, guessed=guessed)
+
+
+def _exists(source: str) -> bool:
+    """Return whether there is a file of this name. Raises `InvalidRequest` if we may not know."""
+    if len(source) >= 4096 or "\n" in source or "\0" in source:
+        return False
+    try:
+        os.stat(source)
+    except PermissionError as error:
+        raise InvalidRequest(
+            f"{source} can't be read", why=error.strerror or "", next="check the rights of the directories on its path"
+        ) from None
+    except (OSError, ValueError):
+        return False
+    return True
+
+
+def _is_path(source: str, language: Language | None) -> bool:
+    """Return whether the text looks like the name of a file, rather than code: by its suffix, or by a slash in what
+    means nothing as Python. In other languages a path can be code, as a regular expression or a command.
+    """
+    if any(character in source for character in " \t\n(;=$"):
+        return False
+    suffix = os.path.splitext(source)[1]
+    if suffix in _SUFFIXES or suffix.lower() in _OTHER_SUFFIXES:
+        return True
+    return "/" in source and language in (None, "python") and not is_meant_as_python(source)
 
 
 def read_file(path: Path, max_bytes: int, *, pipes: bool = False) -> bytes:
@@ -105,8 +129,12 @@ def read_file(path: Path, max_bytes: int, *, pipes: bool = False) -> bytes:
 
 
 def standard_input(max_bytes: int = -1) -> bytes:
-    """Return the rest of standard input; empty if it is closed."""
-    return sys.stdin.buffer.read(max_bytes) if sys.stdin is not None else b""
+    """Return the rest of standard input; empty if it is closed. At a terminal, say that it is waited for."""
+    if sys.stdin is None:
+        return b""
+    if sys.stdin.isatty():
+        echo("redoma: reading what you type, until Ctrl-D at the beginning of a line", err=True)
+    return sys.stdin.buffer.read(max_bytes)
 
 
 @contextlib.contextmanager
@@ -186,10 +214,13 @@ def _decode(data: bytes, name: str) -> str:
 
 
 def is_bash(code: str) -> bool:
-    """Return whether the text parses as Bash."""
+    """Return whether the text parses as Bash. Python with a call never does: Bash itself does not accept `f(1)`."""
     from redoma.policy import shell
     from redoma.policy.facts import Trait
 
+    tree = _parsed(code)
+    if tree is not None and any(isinstance(node, ast.Call) for node in ast.walk(tree)):
+        return False
     facts = shell.facts_of_script(code)
     return not any(isinstance(fact, Trait) and fact.name == "shell.parse-error" for fact in facts)
 

@@ -33,10 +33,19 @@ UNKNOWN = 3
 class State:
     """The options before the command: which configuration file, and how to log."""
 
-    def __init__(self, config_file: Path | None, log: Mapping[str, Any], *, server: str | None = None) -> None:
+    def __init__(
+        self,
+        config_file: Path | None,
+        log: Mapping[str, Any],
+        *,
+        server: str | None = None,
+        no_server: Exception | None = None,
+    ) -> None:
         self._file, self._log = config_file, log
         self.server = server
         """The URL of the service to use instead of this machine, if one was named."""
+        self._no_server = no_server
+        """The error of a command that can't use that service: it must not use this machine in its place."""
 
     def client(self) -> Client:
         """Return a client of the named service. Raises `InvalidRequest` if there is no key for it."""
@@ -55,6 +64,8 @@ class State:
         """The configuration, loaded when a command first needs it; its notices are printed then."""
         from redoma.config import load, with_log
 
+        if self._no_server is not None:
+            raise self._no_server
         config = with_log(load(self._file), self._log, "the command line")
         if config.log.level != "off":
             from redoma.telemetry import logs

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from redoma.pipeline.sync import Executor
     from redoma.workspace.kept import Kept
 
-REFUSED = 126
+INTERRUPTED, REFUSED = 130, 126
 _MARKS = (".git", ".hg", ".svn", "redoma.yaml", "pyproject.toml", "package.json", "Cargo.toml", "go.mod", "Makefile")
 """Entries that mark the top directory of a project. The nearest directory upwards with one of the first three wins."""
 
@@ -95,7 +95,12 @@ def attempt(
         elif keep or apply_if_ok or not is_interactive():
             _say_kept(result)
         else:
-            _ask(executor, result, effect, named)
+            try:
+                _ask(executor, result, effect, named)
+            except click.Abort:  # Ctrl-C or Ctrl-D: the answer that loses nothing, and applies nothing
+                click.echo(err=True)
+                _say_kept(result)
+                return INTERRUPTED
         return status
 
 
@@ -153,13 +158,13 @@ def _ask(executor: Executor, result: Result, effect: Effect, named: Iterable[str
     while True:
         drop_typed_input()
         answer = click.prompt(
-            "Apply all, choose files, show the diff, discard, or keep for later?",
-            type=_Answer(["apply", "choose", "diff", "discard", "keep"]),
+            "[a]pply, [c]hoose files, [s]how diff, [d]iscard or [k]eep for later?",
+            type=_Answer(["apply", "choose", "show", "discard", "keep"]),
             default="keep",
             show_choices=False,  # the question lists them
             err=True,
         )
-        if answer == "diff":
+        if answer == "show":
             show_diffs(effect)
             continue
         if answer == "apply":
@@ -184,13 +189,11 @@ def _is_chosen(path: str) -> bool:
 
 
 class _Answer(click.Choice[str]):
-    """One of the words, or an unambiguous prefix of it."""
+    """One of the words, or the beginning of it. Each has a first letter of its own."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        meant = [word for word in self.choices if value and word.startswith(value.lower())]
-        if len(meant) > 1 and value not in meant:
-            self.fail(f"{value!r} could be {' or '.join(meant)}", param, ctx)
-        return super().convert(meant[0] if len(meant) == 1 else value, param, ctx)
+        typed = "show" if value.lower() == "diff" else value.lower()
+        return super().convert(next((word for word in self.choices if word.startswith(typed)), value), param, ctx)
 
 
 def _say_kept(result: Result) -> None:

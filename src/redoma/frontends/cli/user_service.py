@@ -59,6 +59,10 @@ class NotTaken(Exception):
     """The caller has to run its command itself: something about its process can't be reproduced here."""
 
 
+class SaidNothing(Exception):
+    """The caller went away without a word: it only wanted to know whether somebody listens."""
+
+
 # --- the service ---
 
 
@@ -270,6 +274,9 @@ class _Spare:
             try:
                 caller.settimeout(_PATIENCE)
                 wanted, descriptors = self._look_at(caller)
+            except SaidNothing:
+                caller.close()
+                continue
             except (OSError, NotTaken, ValueError, EOFError, TypeError, KeyError) as problem:
                 self._say(" ".join(str(problem).split())[:200] or type(problem).__name__)
                 with suppress(OSError):
@@ -282,11 +289,13 @@ class _Spare:
     def _look_at(self, caller: socket.socket) -> tuple[_Wanted, list[int]]:
         """Check a caller and receive its command. Returns the command and the caller's descriptors.
 
-        Raises `NotTaken` if the caller has to run it itself, and OSError if it goes away.
+        Raises `NotTaken` if the caller has to run it itself, and `SaidNothing` or OSError if it goes away.
         """
         pid, uid, _ = _three(caller.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
         if uid != os.geteuid():
             raise NotTaken("another user")
+        if not caller.recv(1, socket.MSG_PEEK):
+            raise SaidNothing
         alive = _pidfd(caller, pid)
         try:
             them = _ProcessFacts(pid)
