@@ -76,6 +76,14 @@ def test_sizes_can_be_text(fake: Any, text: str, size: int) -> None:
         ({"files": ["/no/such/file"]}, "'/no/such/file' can't be read: no such file or directory"),
         ({"files": {"x": Path("/tmp")}}, "is a directory. Next: list the files in it"),
         ({"files": ["/etc/hostname", "/proc/sys/kernel/hostname"]}, "two files are to be called 'hostname'"),
+        ({"files": {"x": 1}}, r"files\['x'\] is of type int: contents are text, bytes or a Path"),
+        ({"env": {"A": "1", "B": 1}}, r"env\['B'\] is of type int: variables are text. Next: pass str"),
+        ({"env": {1: "A"}}, "env has the name 1: names are text. Next: write '1'"),
+        ({"env": ["A=1"]}, "env is of type list: it takes names and values. Next: write env={'NAME': 'value'}"),
+        ({"secrets": {"A": 1}}, r"secrets\['A'\] is of type int"),
+        ({"args": ["a", 1]}, r"args\[1\] is of type int: words are text"),
+        ({"stdin": 1}, "stdin is of type int: it takes text or bytes"),
+        ({"limits": "5"}, "limits is of type str: it takes names and numbers"),
     ],
 )
 def test_a_mistake_says_what_to_write(fake: Any, options: dict[str, Any], message: str) -> None:
@@ -89,6 +97,26 @@ def test_an_unknown_language_names_the_choices(config: Config) -> None:
             InvalidRequest, match=r"language 'pyton': choose python, bash, javascript, lua or command.*'python'"
         ):
             executor.run("1", "pyton")
+
+
+@pytest.mark.parametrize(("called", "language"), [("js", "javascript"), ("Node", "javascript"), ("py", "python")])
+def test_a_language_by_another_name_is_recognised(config: Config, called: str, language: str) -> None:
+    with Executor(config, backends=[FakeBackend()]) as executor:
+        with pytest.raises(InvalidRequest, match=f"did you mean '{language}'"):
+            executor.run("1", called)
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        (Path("add.py"), r"the code is a path \(PosixPath\).*pass path.read_text\(\)"),
+        (b"1", r"the code is of type bytes.*pass code.decode\(\)"),
+        (None, "code is of type NoneType: it takes source text"),
+    ],
+)
+def test_code_that_is_no_text_is_told_how_to_become_one(config: Config, code: Any, message: str) -> None:
+    with Executor(config, backends=[FakeBackend()]) as executor, pytest.raises(InvalidRequest, match=message):
+        executor.run(code)
 
 
 def test_files_can_be_paths_and_lists(fake: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

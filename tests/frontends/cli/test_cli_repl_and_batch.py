@@ -158,3 +158,9 @@ def test_map_gives_results_in_order_and_takes_code_as_it_is_needed() -> None:
     found.close()  # type: ignore[attr-defined]
     with pytest.raises(redoma.InvalidRequest, match="1 to 1000"):
         next(redoma.map(["1"], jobs=0))
+
+
+@pytest.mark.parametrize("codes", ["abc", b"abc"])
+def test_map_refuses_one_text_before_it_runs_each_of_its_letters(codes: str) -> None:
+    with pytest.raises(redoma.InvalidRequest, match=r"codes is one text.*write \[code\]"):
+        redoma.map(codes)
