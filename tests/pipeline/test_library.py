@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
+import re
 import subprocess
 import sys
 from datetime import UTC, date, datetime, time, timedelta
@@ -248,6 +249,26 @@ def test_a_result_as_one_text(config: Config) -> None:
     assert text == "status: ok\nstdout:\na\nb\nstderr: warned\nvalue: [1, 'x']"
     failed = answered(config, status=Status.ERROR, exit_code=3, error="ZeroDivisionError: division by zero").to_text()
     assert failed == "status: error (exit code 3)\nerror: ZeroDivisionError: division by zero"
+
+
+def test_a_result_prints_its_essentials() -> None:
+    result = redoma.run("print('hello'); 6 * 7")
+    assert re.fullmatch(rf"<Result ok, value=42, stdout='hello\\n', [0-9.e-]+ s on jail, id={result.id}>", str(result))
+    failed = redoma.run("1 / 0")
+    assert repr(failed).startswith("<Result error, exit code 1, error='ZeroDivisionError: division by zero', ")
+    assert not failed.ok
+    assert failed  # as any object: it is `ok` that tells
+
+
+@pytest.mark.parametrize("text", ["\U0010ffff", "x", "\x1b", "\n"])
+def test_a_result_prints_no_more_than_a_few_hundred_harmless_characters(config: Config, text: str) -> None:
+    long = text * 100_000
+    shown = repr(answered(config, status=Status.ERROR, error=long, stdout=long, stderr=long, exception="X"))
+    assert len(shown) < 600
+    assert shown.isprintable()
+    shown = repr(answered(config, value=long, stdout=long, stderr=long))
+    assert len(shown) < 600
+    assert shown.isprintable()
 
 
 def test_a_refusal_as_one_text_has_its_reason_once() -> None:
