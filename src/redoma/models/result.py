@@ -92,6 +92,8 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     function: str = ""
     exception: str = ""
     """The type, as its language spells it."""
+    hint: str = ""
+    """What may help, if something is known that does: the limit that it may have met, how to get a package."""
 
 
 class Artifact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -243,6 +245,17 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
         """Whether it succeeded. Ask this, not for the truth of the result itself: every result is true."""
         return self.status is Status.OK
 
+    @property
+    def hints(self) -> tuple[str, ...]:
+        """What may help a run that failed: by what was recognised in its output, and if it wanted to install something,
+        which no sandbox without a network can.
+        """
+        if self.status is not Status.ERROR:
+            return ()
+        installs = [one for one in self.evaluation.findings if one.out_of_reach and one.rule.startswith("install.")]
+        found = [*(one.hint for one in self.diagnoses), *(one.suggestion for one in installs)]
+        return tuple(dict.fromkeys(hint for hint in found if hint))
+
     def to_text(self, limit: int = 8000) -> str:
         """Return a summary as one text, for a language model or a log: how it ended, output, value and error.
 
@@ -262,6 +275,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
             # Usually the error already contains these words.
             "denied": denial.why if denial and denial.why not in said else None,
             "allowed": denial.allowed if denial and denial.allowed not in said else None,
+            "hint": "\n".join(self.hints),
             "mismatch": self.mismatch,
             "files": ", ".join(sorted(self.files)),
         }

@@ -30,6 +30,13 @@ def test_a_session_is_typed_into(redoma_command: Call, tmp_path: Path) -> None:
     assert done.returncode == 1
 
 
+def test_what_installs_in_a_session_is_said_where_somebody_tries(redoma_command: Call) -> None:
+    done = redoma_command("repl", input="%pip install six\nimport no_such_module_is_here\n")
+    assert done.stderr.count("`redoma repl --environment NAME`") == 2
+    assert "a session installs nothing: make an environment with `redoma env create NAME PACKAGE`" in done.stderr
+    assert "externally-managed" not in done.stderr
+
+
 def test_pictures_are_saved_and_named(redoma_command: Call, tmp_path: Path) -> None:
     typed = "class P:\n    def _repr_png_(self): return b'picture'\n\nP()\ndisplay(P())\n"
     done = redoma_command("repl", "--pictures", str(tmp_path / "pictures"), input=typed)
