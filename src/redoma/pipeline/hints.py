@@ -97,6 +97,7 @@ def _about_module(module: str, request: Request, can: Capabilities, *, in_sessio
         advice += "redoma.Session(environment='NAME') (`redoma repl --environment NAME`)"
         own = f"session.files.write('{module}.py', text)"
     else:
-        advice = f"name {what}: packages=['{package}'] (`--package {package}`), or an environment with it ({create})"
+        advice = f"name {what}: packages=['{package}'] (`--package {package}`), which a person has to approve; or use "
+        advice += f"an environment with it ({create})"
         own = f"files=['{module}.py'] (`-f {module}.py`)"
     return f"no {module} is installed here; {advice}" + ("" if known else f". If it is a file of yours, add it: {own}")
