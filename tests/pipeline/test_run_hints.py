@@ -62,6 +62,17 @@ def test_in_a_session_the_session_is_to_ask_for_more(session_executor: Executor)
         assert session.run(BYTES).ok
 
 
+def test_a_command_that_a_full_disk_keeps_from_starting_does_not_end_its_session(session_executor: Executor) -> None:
+    with session_executor.session(limits={"disk": 1 << 20}) as session:
+        session.run(BYTES)
+        session.run("open('y', 'wb').write(bytes(1 << 20))")
+        result = session.command("echo " + "x" * 100_000)
+        assert (result.status, session.alive) == ("error", True)
+        assert result.error == "could not start bash: No space left on device"
+        assert "redoma.Session(limits={'disk': 2097152})" in result.hints[0]
+        assert session.run("6 * 7").value == 42
+
+
 def test_on_the_host_a_full_disk_is_no_limit_of_the_run() -> None:
     code = "raise OSError(28, 'No space left on device')"
     assert redoma.run(code).hints

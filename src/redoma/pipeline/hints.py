@@ -23,6 +23,7 @@ _WORDS: dict[str, tuple[str, ...]] = {
     "processes": ("can't start new thread", "fork: resource temporarily unavailable", "fork: retry: resource temp"),
 }
 """Limit → what the system says when it is reached, in lower case."""
+_MAX_MESSAGE = 300
 _MISSING = re.compile(r"No module named '([A-Za-z_]\w{0,99})")
 _PACKAGES = (
     "aiohttp altair anyio arrow babel black bokeh boto3 botocore celery click cryptography cython dask django "
@@ -37,9 +38,13 @@ installed by mistake."""
 
 
 def with_hints(
-    found: tuple[Diagnosis, ...], request: Request, can: Capabilities, *, in_session: bool
+    found: tuple[Diagnosis, ...], error: str, request: Request, can: Capabilities, *, in_session: bool
 ) -> tuple[Diagnosis, ...]:
-    """Return the diagnoses of a failed run, with hints. `can`: what the backend that ran it can do."""
+    """Return the diagnoses of a failed run, with hints. `error` is its error without secrets, and `can` what the
+    backend that ran it can do.
+    """
+    if error.startswith("could not start ") and (limit := _limit_in(error, can)):  # nothing was printed
+        found = (Diagnosis(kind=f"resource.{limit}", message=error[:_MAX_MESSAGE]), *found)
     given: set[str] = set()
     hinted = []
     for one in found:
@@ -52,11 +57,15 @@ def with_hints(
 def _hint(one: Diagnosis, request: Request, can: Capabilities, *, in_session: bool) -> str:
     if one.exception == "ModuleNotFoundError" and (missing := _MISSING.match(one.message)):
         return _about_module(missing[1], request, can, in_session=in_session)
-    said = one.message.lower()
-    for limit, words in _WORDS.items():
-        if limit in can.limits and any(word in said for word in words):
-            return _about_limit(limit, request.limits, in_session=in_session)
-    return ""
+    limit = _limit_in(one.message, can)
+    return _about_limit(limit, request.limits, in_session=in_session) if limit else ""
+
+
+def _limit_in(message: str, can: Capabilities) -> str:
+    """Return the limit that a message may be about, if the backend enforces it; else an empty text."""
+    said = message.lower()
+    found = (limit for limit, words in _WORDS.items() if any(word in said for word in words))
+    return next((limit for limit in found if limit in can.limits), "")
 
 
 def _about_limit(limit: str, limits: Limits, *, in_session: bool) -> str:
@@ -67,7 +76,7 @@ def _about_limit(limit: str, limits: Limits, *, in_session: bool) -> str:
             size = format_size(limits.disk)
             return (
                 f"this may be a limit of the run, not a full disk: its files may take {size} together and be "
-                f"{limits.files:,}. Ask for more: {more}; {files}"
+                f"{limits.files:,}. Ask for more: {raising(limit, limits, in_session=in_session)} or {files}"
             )
         case "open_files":
             return f"each of its processes may have {limits.open_files} open files. Ask for more: {more}"

@@ -148,7 +148,7 @@ def finished(
         files=outcome.files,
         left_out=outcome.left_out,
         displays=displays,
-        diagnoses=_diagnoses(outcome, captured, submission, capabilities),
+        diagnoses=_diagnoses(outcome, captured, error, submission, capabilities),
         denial=denial,
         unexpected=unexpected,
         network=requests_shown(outcome.network, redactor),
@@ -199,7 +199,7 @@ def safe_displays(shown: tuple[Display, ...], redactor: Redactor) -> tuple[tuple
 
 
 def _diagnoses(
-    outcome: Outcome, captured: Captured, submission: Submission, capabilities: Callable[[], Capabilities]
+    outcome: Outcome, captured: Captured, error: str, submission: Submission, capabilities: Callable[[], Capabilities]
 ) -> tuple[Diagnosis, ...]:
     has_mark = any(map(captured.stdout.__contains__, MARKS)) or any(map(captured.stderr.__contains__, MARKS))
     if outcome.status is Status.OK and not has_mark:
@@ -207,11 +207,11 @@ def _diagnoses(
     from ..output.diagnoses import diagnose
 
     found = diagnose(captured.stdout, captured.stderr, outcome.exit_code, outcome.status)
-    if not found or outcome.status is not Status.ERROR:
+    if outcome.status is not Status.ERROR:
         return found
     from .hints import with_hints
 
-    return with_hints(found, submission.request, capabilities(), in_session=bool(submission.session))
+    return with_hints(found, error, submission.request, capabilities(), in_session=bool(submission.session))
 
 
 def printed(captured: Captured) -> dict[str, Any]:
