@@ -13,6 +13,7 @@ from redoma.backends.endings import Ending
 LIMITS = Limits(cpu=2.0, file_size=1024, processes=7)
 CPU = "it used more than 2 s of processor time and was ended"
 FILE = "it wrote a file of more than 1024 bytes and was ended"
+RAISED = "it ended with a MemoryError; it may use 536870912 bytes of memory"
 
 
 @pytest.mark.parametrize(
@@ -28,6 +29,10 @@ FILE = "it wrote a file of more than 1024 bytes and was ended"
         ({"signal": signal.SIGXFSZ, "names_limit": False}, (Status.KILLED, "it was ended by SIGXFSZ", 153, "")),
         ({"limit": "cpu", "signal": signal.SIGXCPU}, (Status.TIMEOUT, CPU, None, "cpu")),
         ({"limit": "memory", "exit_code": 1}, (Status.MEMORY, None, None, "memory")),
+        ({"memory_error": True, "exit_code": 1, "error": "MemoryError: "}, (Status.MEMORY, RAISED, None, "memory")),
+        ({"memory_error": True, "limit": "cpu"}, (Status.TIMEOUT, CPU, None, "cpu")),
+        ({"memory_error": True, "out_of_memory": True}, (Status.MEMORY, None, None, "memory")),
+        ({"memory_error": True, "stopped": Status.TIMEOUT}, (Status.TIMEOUT, None, None, "time")),
         ({"limit": "processes"}, (Status.KILLED, "it had more than 7 processes and was ended", None, "processes")),
         ({"killed": "the disk is full"}, (Status.KILLED, "the disk is full", None, "")),
         ({"stopped": Status.TIMEOUT}, (Status.TIMEOUT, None, None, "time")),

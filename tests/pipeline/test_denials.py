@@ -357,6 +357,14 @@ def test_a_limit_says_which_and_how_to_raise_it(
     assert getattr(raised, limit) == 2 * getattr(config.limits, limit)
 
 
+def test_a_memory_error_that_code_raises_does_not_claim_what_was_used(config: Config) -> None:
+    with Executor(config) as executor:
+        result = executor.run("raise MemoryError()")
+    assert (result.status, result.exception) == (Status.MEMORY, "MemoryError")
+    assert result.error == f"it ended with a MemoryError; it may use {512 << 20} bytes of memory"
+    assert "used more than" not in result.to_text()
+
+
 def test_a_limit_of_the_request_itself_is_raised_there(config: Config) -> None:
     outcome = Outcome(status=Status.TIMEOUT, isolation=Isolation())
     no = denial.of_limit(outcome, Request(code="x", limits=Limits(time=40)), config.limits, BARE)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
+import re
 import subprocess
 import sys
 from datetime import UTC, date, datetime, time, timedelta
@@ -88,6 +89,14 @@ def test_sizes_can_be_text(fake: Any, text: str, size: int) -> None:
         ({"files": ["/no/such/file"]}, "'/no/such/file' can't be read: no such file or directory"),
         ({"files": {"x": Path("/tmp")}}, "is a directory. Next: list the files in it"),
         ({"files": ["/etc/hostname", "/proc/sys/kernel/hostname"]}, "two files are to be called 'hostname'"),
+        ({"files": {"x": 1}}, r"files\['x'\] is of type int: contents are text, bytes or a Path"),
+        ({"env": {"A": "1", "B": 1}}, r"env\['B'\] is of type int: variables are text. Next: pass str"),
+        ({"env": {1: "A"}}, "env has the name 1: names are text. Next: write '1'"),
+        ({"env": ["A=1"]}, "env is of type list: it takes names and values. Next: write env={'NAME': 'value'}"),
+        ({"secrets": {"A": 1}}, r"secrets\['A'\] is of type int"),
+        ({"args": ["a", 1]}, r"args\[1\] is of type int: words are text"),
+        ({"stdin": 1}, "stdin is of type int: it takes text or bytes"),
+        ({"limits": "5"}, "limits is of type str: it takes names and numbers"),
     ],
 )
 def test_a_mistake_says_what_to_write(fake: Any, options: dict[str, Any], message: str) -> None:
@@ -101,6 +110,26 @@ def test_an_unknown_language_names_the_choices(config: Config) -> None:
             InvalidRequest, match=r"language 'pyton': choose python, bash, javascript, lua or command.*'python'"
         ):
             executor.run("1", "pyton")
+
+
+@pytest.mark.parametrize(("called", "language"), [("js", "javascript"), ("Node", "javascript"), ("py", "python")])
+def test_a_language_by_another_name_is_recognised(config: Config, called: str, language: str) -> None:
+    with Executor(config, backends=[FakeBackend()]) as executor:
+        with pytest.raises(InvalidRequest, match=f"did you mean '{language}'"):
+            executor.run("1", called)
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        (Path("add.py"), r"the code is a path \(PosixPath\).*pass path.read_text\(\)"),
+        (b"1", r"the code is of type bytes.*pass code.decode\(\)"),
+        (None, "code is of type NoneType: it takes source text"),
+    ],
+)
+def test_code_that_is_no_text_is_told_how_to_become_one(config: Config, code: Any, message: str) -> None:
+    with Executor(config, backends=[FakeBackend()]) as executor, pytest.raises(InvalidRequest, match=message):
+        executor.run(code)
 
 
 def test_files_can_be_paths_and_lists(fake: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -232,6 +261,26 @@ def test_a_result_as_one_text(config: Config) -> None:
     assert text == "status: ok\nstdout:\na\nb\nstderr: warned\nvalue: [1, 'x']"
     failed = answered(config, status=Status.ERROR, exit_code=3, error="ZeroDivisionError: division by zero").to_text()
     assert failed == "status: error (exit code 3)\nerror: ZeroDivisionError: division by zero"
+
+
+def test_a_result_prints_its_essentials() -> None:
+    result = redoma.run("print('hello'); 6 * 7")
+    assert re.fullmatch(rf"<Result ok, value=42, stdout='hello\\n', [0-9.e-]+ s on jail, id={result.id}>", str(result))
+    failed = redoma.run("1 / 0")
+    assert repr(failed).startswith("<Result error, exit code 1, error='ZeroDivisionError: division by zero', ")
+    assert not failed.ok
+    assert failed  # as any object: it is `ok` that tells
+
+
+@pytest.mark.parametrize("text", ["\U0010ffff", "x", "\x1b", "\n"])
+def test_a_result_prints_no_more_than_a_few_hundred_harmless_characters(config: Config, text: str) -> None:
+    long = text * 100_000
+    shown = repr(answered(config, status=Status.ERROR, error=long, stdout=long, stderr=long, exception="X"))
+    assert len(shown) < 600
+    assert shown.isprintable()
+    shown = repr(answered(config, value=long, stdout=long, stderr=long))
+    assert len(shown) < 600
+    assert shown.isprintable()
 
 
 def test_a_refusal_as_one_text_has_its_reason_once() -> None:

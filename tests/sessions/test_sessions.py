@@ -179,6 +179,24 @@ def test_long_output_is_cut_as_for_any_run(session: Session) -> None:
     assert "left out" in result.stdout
 
 
+def test_a_memory_error_of_python_does_not_end_it_and_nothing_else_is_said(session: Session) -> None:
+    result = session.run("raise MemoryError()")
+    assert (result.status, result.exception, session.alive) == ("memory", "MemoryError", True)
+    said = f"it ended with a MemoryError; the session may use {512 << 20} bytes of memory, and goes on"
+    assert result.error == said
+    assert result.denial is not None
+    assert result.denial.why == said
+    assert "redoma.Session(memory='1GiB')" in result.denial.allowed
+    assert session.run("6 * 7").value == 42
+
+
+def test_a_run_that_takes_too_long_is_told_in_one_sentence(session: Session) -> None:
+    text = session.run("import time; time.sleep(60)", timeout=0.2).to_text()
+    assert "error: it ran longer than 0.2 s and was interrupted; the session goes on" in text
+    assert "was ended" not in text
+    assert "limits={'time': 0.4}" in text
+
+
 def test_memory_over_the_limit_ends_it_with_memory(session_executor: Executor) -> None:
     with session_executor.session(memory="128MiB") as session:
         result = session.run("a = bytearray(1 << 30)\na[::4096] = b'1' * len(a[::4096])")

@@ -53,6 +53,8 @@ class Ending(msgspec.Struct, frozen=True, kw_only=True):
     """The status for which we ended the run, if it had not ended by itself before."""
     limit: str = ""
     """The limit that the run exceeded, as a field of `Limits`."""
+    memory_error: bool = False
+    """Whether the code ended with a MemoryError: nobody ended it, and how much it used is not known."""
     killed: str = ""
     """Why the run was killed, if not for one of its limits."""
     broken: str = ""
@@ -74,6 +76,8 @@ class Ending(msgspec.Struct, frozen=True, kw_only=True):
         if self.limit:
             status = {"memory": Status.MEMORY, "cpu": Status.TIMEOUT}.get(self.limit, Status.KILLED)
             return FinalStatus(status, limit=self.limit)
+        if self.memory_error:
+            return FinalStatus(Status.MEMORY, limit="memory")
         if self.killed:
             return FinalStatus(Status.KILLED, self.killed)
         if self.broken:
@@ -101,13 +105,17 @@ class Ending(msgspec.Struct, frozen=True, kw_only=True):
         it failed. `exception` may come from the guest: it is ignored if it is not a name.
         """
         verdict = self.verdict
-        status = verdict.status
+        status, error = verdict.status, verdict.error
+        if verdict.limit not in ("", "memory"):
+            error = exceeded(verdict.limit, limits)
+        elif verdict.limit and self.memory_error:
+            error = f"it ended with a MemoryError; it may use {limits.memory} bytes of memory"
         return Outcome(
             status=status,
             exit_code=verdict.exit_code,
             value=value if status is Status.OK else None,
             exception=_name(exception) if status in (Status.ERROR, Status.MEMORY) else None,
-            error=exceeded(verdict.limit, limits) if verdict.limit not in ("", "memory") else verdict.error,
+            error=error,
             limit=verdict.limit,
             isolation=isolation,
             usage=usage,

@@ -39,6 +39,7 @@ from .model import printable as printable
 from .places import home as home
 from .places import not_ours as not_ours
 from .places import project_file as project_file
+from .places import service_key as service_key
 from .places import state_directory as state_directory
 from .trusted import trusted_files as trusted_files
 from .trusted import untrust as untrust

@@ -49,6 +49,11 @@ def home(env: Mapping[str, str] | None = None) -> Path | None:
         return None
 
 
+def service_key(env: Mapping[str, str] | None = None) -> str:
+    """Return the key for a service, from `REDOMA_KEY`; empty if it is not set."""
+    return (os.environ if env is None else env).get("REDOMA_KEY", "")
+
+
 def _base(env: Mapping[str, str], variable: str, under_home: str) -> Path | None:
     # The XDG specification says to ignore relative values. Here that also prevents a project from redirecting them.
     named = env.get(variable, "")

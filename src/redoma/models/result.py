@@ -8,6 +8,7 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from ..lib.errors import InvalidRequest, RedomaError
+from ..lib.text import shorten
 from .effect import Effect
 from .evaluation import Approval, Evaluation, Level
 from .isolation import Isolation
@@ -91,6 +92,8 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     function: str = ""
     exception: str = ""
     """The type, as its language spells it."""
+    hint: str = ""
+    """What may help, if something is known that does: the limit that it may have met, how to get a package."""
 
 
 class Artifact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -220,9 +223,38 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     approval_id: str = ""
     """The id of the question that a person was asked. Pass that of a `pending` result to `resume`."""
 
+    def __repr__(self) -> str:
+        """Return the essentials, in a few hundred characters: all fields together would be thousands."""
+        parts = [self.status.value]
+        if self.exit_code not in (None, 0):
+            parts.append(f"exit code {self.exit_code}")
+        if self.value_repr is not None:
+            shown = self.value_repr[:_MAX_SHOWN]
+            parts.append(f"value={_beginning(self.value_repr) if shown.isprintable() else _quoted(shown)}")
+        texts = {"error": self.error, "mismatch": self.mismatch, "stdout": self.stdout}
+        texts["stderr"] = "" if self.error else self.stderr  # usually it ends with the error
+        parts += [f"{name}={_quoted(text)}" for name, text in texts.items() if text]
+        if self.files:
+            parts.append(f"{len(self.files)} files" if len(self.files) > 1 else "1 file")
+        if self.backend:
+            parts.append(f"{self.usage.wall:.3g} s on {self.backend}")
+        return f"<Result {', '.join([*parts, f'id={self.id}'])}>"
+
     @property
     def ok(self) -> bool:
+        """Whether it succeeded. Ask this, not for the truth of the result itself: every result is true."""
         return self.status is Status.OK
+
+    @property
+    def hints(self) -> tuple[str, ...]:
+        """What may help a run that failed: by what was recognised in its output, and if it wanted to install something,
+        which no sandbox without a network can.
+        """
+        if self.status is not Status.ERROR:
+            return ()
+        installs = [one for one in self.evaluation.findings if one.out_of_reach and one.rule.startswith("install.")]
+        found = [*(one.hint for one in self.diagnoses), *(one.suggestion for one in installs)]
+        return tuple(dict.fromkeys(hint for hint in found if hint))
 
     def to_text(self, limit: int = 8000) -> str:
         """Return a summary as one text, for a language model or a log: how it ended, output, value and error.
@@ -243,6 +275,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
             # Usually the error already contains these words.
             "denied": denial.why if denial and denial.why not in said else None,
             "allowed": denial.allowed if denial and denial.allowed not in said else None,
+            "hint": "\n".join(self.hints),
             "mismatch": self.mismatch,
             "files": ", ".join(sorted(self.files)),
         }
@@ -274,6 +307,19 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
                 return 125
             case Status.PENDING:
                 return 75  # EX_TEMPFAIL: try again later
+
+
+_MAX_SHOWN = 100  # characters of each part in the `repr` of a result
+
+
+def _beginning(text: str) -> str:
+    """Return the beginning of a text."""
+    return shorten(text[: _MAX_SHOWN + 1], _MAX_SHOWN)
+
+
+def _quoted(text: str) -> str:
+    """Return the beginning of a text in quotation marks, without control characters."""
+    return _beginning(repr(text[:_MAX_SHOWN]) + ("…" if len(text) > _MAX_SHOWN else ""))
 
 
 def _shortened(text: str, limit: int) -> str:

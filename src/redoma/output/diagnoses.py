@@ -99,6 +99,8 @@ def _by_status(exit_code: int | None, status: Status) -> list[Diagnosis]:
     if status is Status.MEMORY:
         return [Diagnosis(kind="resource.memory", message="it used more memory than it may")]
     number = (exit_code or 0) - 128
+    if number == signal.SIGXFSZ and status is Status.ERROR:  # of a process that a script started
+        return [Diagnosis(kind="resource.file_size", message="a part of it was ended by SIGXFSZ: a file was too large")]
     if number not in _CRASHES:
         return []
     name = signal.Signals(number).name

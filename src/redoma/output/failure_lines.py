@@ -55,6 +55,13 @@ LINES: tuple[Line, ...] = (
           "FATAL ERROR: Reached heap limit Allocation failed - JavaScript heap out of memory")),
     Line("resource.disk", TOOL, r"(?P<message>.*(?:No space left on device|Disk quota exceeded).*)",
          ("cp: error writing '/x': No space left on device", "OSError: [Errno 28] No space left on device")),
+    Line("resource.open_files", TOOL, r"(?P<message>.*(?:Too many open files|EMFILE: too many).*)",
+         ("bash: start_pipeline: pgrp pipe: Too many open files", "cat: x: Too many open files")),
+    Line("resource.file_size", TOOL, r"(?P<message>.*(?:File size limit exceeded|File too large).*)",
+         ("/run/script: line 1:     4 File size limit exceededhead -c 300000000 /dev/zero > f",
+          "cp: error writing 'x': File too large")),
+    Line("resource.processes", TOOL, r"(?P<message>.*\bfork: (?:retry: )?Resource temporarily unavailable.*)",
+         ("/run/script: fork: retry: Resource temporarily unavailable",)),
     Line("crash.memory", TOOL,
          r"(?P<message>==[0-9]+==\s?ERROR: AddressSanitizer: .+|\*\*\* stack smashing detected \*\*\*.*"
          r"|(?:free|malloc|realloc)\(\): .+|(?:double free or corruption|munmap_chunk\(\): invalid pointer).*)",

@@ -31,9 +31,21 @@ def map(  # noqa: A001 - as the builtin, of code
 
     Yields:
         A `Result` for each, in order. If the iteration is left early, the rest is not run.
+
+    Raises:
+        InvalidRequest: `codes` is one text, or `jobs` is no number of runs.
     """
-    executor, jobs = executor or default(), parallel(jobs)
-    core, rest = executor.core, iter(codes)
+    if isinstance(codes, (str, bytes)):
+        raise InvalidRequest(
+            "codes is one text",
+            why="each of its letters would be run as a program",
+            next="write [code] for one program, or code.splitlines() for a program on each line",
+        )
+    return _results(iter(codes), parallel(jobs), executor or default(), options)
+
+
+def _results(rest: Iterator[str], jobs: int, executor: Executor, options: Options) -> Iterator[Result]:
+    core = executor.core
     running: deque[asyncio.Task[Result]] = deque()
 
     async def next_result() -> Result | None:

@@ -82,21 +82,43 @@ def _lacking(finding: Finding, policy: Policy, evaluation: Evaluation) -> str:
     return evaluation.reach.lacks(rule.touches) if rule is not None and "files" not in rule.touches else ""
 
 
-def of_limit(outcome: Outcome, request: Request, configured: Limits, redactor: Redactor) -> Denial | None:
+_OF_A_RUN = ("time", "output_lines", "output_bytes", "output_total")
+"""Limits that a run in a session has for itself; the others are the session's."""
+
+
+def raising(limit: str, limits: Limits, *, in_session: bool) -> str:
+    """Return how to ask for twice as much of a limit."""
+    more = _twice(limit, limits)
+    option = f" (`--{limit} {_OPTIONS[limit](more)}`)" if limit in _OPTIONS else ""
+    wanted = {limit: more}
+    if limit == "file_size" and more > limits.disk:
+        wanted["disk"] = more  # else such a file would not fit
+    if not in_session or limit in _OF_A_RUN:
+        return f"limits={wanted}{option}"
+    if limit == "memory":
+        return f"redoma.Session(memory={_sized(more)!r}) (`redoma repl --memory {_sized(more)}`)"
+    return f"redoma.Session(limits={wanted})"
+
+
+def _twice(limit: str, limits: Limits) -> Any:
+    return min(getattr(limits, limit) * 2, 2**62)
+
+
+def of_limit(
+    outcome: Outcome, request: Request, configured: Limits, redactor: Redactor, *, in_session: bool = False
+) -> Denial | None:
     """Return the denial of a run that a limit ended; None if something else ended it."""
     limit = outcome.limit
     if not limit:
         return None
-    reached = getattr(request.limits, limit)
-    more = min(reached * 2, 2**62)
-    option = f" (`--{limit} {_OPTIONS[limit](more)}`)" if limit in _OPTIONS else ""
+    reached, more = getattr(request.limits, limit), _twice(limit, request.limits)
     beyond = "; over 60 s a person is asked" if limit == "time" and more > 60 else ""
     return _shown(
         Denial(
             rule=f"limits.{limit}",
             resource=f"{limit} {reached:g}" if isinstance(reached, float) else f"{limit} {reached}",
-            why=exceeded(limit, request.limits),
-            allowed=f"do less, or ask for more: limits={{{limit!r}: {more}}}{option}{beyond}",
+            why=outcome.error or exceeded(limit, request.limits),
+            allowed=f"do less, or ask for more: {raising(limit, request.limits, in_session=in_session)}{beyond}",
             # The configuration doesn't change limits that the request or its executor sets.
             narrowest=f"limits:\n  {limit}: {more}\n" if reached == getattr(configured, limit) else "",
             retry_why="it would reach the same limit, unless it waited for something that is faster now",

@@ -525,9 +525,12 @@ class AsyncExecutor:
                     outcome,
                     capture.finish(),
                     redactor,
-                    denial=denial.of_limit(outcome, request, self.config.limits, redactor)
+                    denial=denial.of_limit(
+                        outcome, request, self.config.limits, redactor, in_session=bool(submission.session)
+                    )
                     or denial.of_network(outcome, redactor),
                     project=project,
+                    capabilities=backend.capabilities,
                 )
                 # In a thread, because other runs depend on this event loop for their time limits.
                 shown = [display.data for display in outcome.displays]

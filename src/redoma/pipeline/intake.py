@@ -126,7 +126,8 @@ def build(config: Config, backends: Iterable[str], options: Options, **what: Any
     if backend != "auto":
         must_be_known("backend", [backend], backends)
     language = what["language"]
-    must_be_one_of("language", language, (*LANGUAGES, *config.languages) if config.languages else LANGUAGES)
+    known = (*LANGUAGES, *config.languages) if config.languages else LANGUAGES
+    must_be_one_of("language", language, known, also=_OTHER_NAMES)
     if (own := config.languages.get(language)) is not None:
         what["interpreter"] = own.argv
     if "args" in options and (args := words("args", options["args"])):
@@ -161,11 +162,71 @@ def build(config: Config, backends: Iterable[str], options: Options, **what: Any
     except msgspec.ValidationError as error:
         if isinstance(error.__cause__, InvalidRequest):
             raise error.__cause__ from None
-        raise InvalidRequest("the request can't be read", why=str(error), next="check the types given") from None
+        raise _unreadable({**options, **what}, error) from None
     except (TypeError, AttributeError, ValueError) as error:
         if isinstance(error, InvalidRequest):
             raise
-        raise InvalidRequest("the request can't be read", why=str(error), next="check the types given") from None
+        raise _unreadable({**options, **what}, error) from None
+
+
+_TYPES: dict[str, tuple[tuple[type, ...], str, str]] = {
+    "code": ((str,), "source text", "pass the source as text"),
+    "stdin": ((str, bytes), "text or bytes", "pass text, or bytes"),
+    "cwd": ((str, os.PathLike), "a path", "write cwd='/tmp'"),
+    "project": ((str, os.PathLike), "a path", "write project='.'"),
+    "limits": ((Limits, Mapping), "names and numbers", "write limits={'time': 5}"),
+    "env": ((Mapping,), "names and values", "write env={'NAME': 'value'}"),
+    "secrets": ((Mapping,), "names and values", "write secrets={'NAME': 'value'}"),
+    "checkpoint": ((bool,), "True, False or None", "leave it out"),
+    **dict.fromkeys(("label", "reason", "requester"), ((str,), "text", "pass text")),
+}
+"""Options that are one thing: what each may be, in Python's words and in ours, and what to do."""
+
+
+def _unreadable(given: Mapping[str, Any], error: Exception) -> InvalidRequest:
+    """Return the error for a value of a wrong type, with the name of its option. Which one it is, is looked for only
+    now: most requests have none.
+    """
+    for name, value in given.items():
+        if (value is not None or name == "code") and (wrong := _wrong_type(name, value)):
+            what, why, step = wrong
+            return InvalidRequest(what, why=why, next=step)
+    return InvalidRequest("the request can't be read", why=str(error), next="check the types given")
+
+
+def _wrong_type(name: str, value: Any) -> tuple[str, str, str] | None:
+    """Return what is wrong with an option, why, and what to do; None if it has a right type. Only names and types are
+    said: a value may be secret.
+    """
+    kind = type(value).__name__
+    if name == "code" and isinstance(value, os.PathLike):
+        return f"the code is a path ({kind})", "it takes the source itself", "pass path.read_text()"
+    if name == "code" and isinstance(value, (bytes, bytearray)):
+        return f"the code is of type {kind}", "it takes source text", "pass code.decode()"
+    if name in _TYPES and not isinstance(value, _TYPES[name][0]):
+        return f"{name} is of type {kind}", f"it takes {_TYPES[name][1]}", _TYPES[name][2]
+    if name in ("env", "secrets", "files"):
+        return _wrong_item(name, value) if isinstance(value, Mapping) else None
+    if name in ("args", "argv", "outputs", "require", "writes") and isinstance(value, (list, tuple)):
+        for place, word in enumerate(value):
+            if not isinstance(word, str):
+                return f"{name}[{place}] is of type {type(word).__name__}", "words are text", "pass str(…) of it"
+    return None
+
+
+def _wrong_item(name: str, items: Mapping[Any, Any]) -> tuple[str, str, str] | None:
+    """Return what is wrong with an item of a mapping; see `_wrong_type`."""
+    valid, said, step = {
+        "env": ((str,), "variables are text", "pass str(…) of it"),
+        "secrets": ((str, Secret), "a secret is text, or a redoma.Secret", "pass str(…) of it"),
+        "files": ((str, bytes, os.PathLike), "contents are text, bytes or a Path", "pass one of these"),
+    }[name]
+    for key, item in items.items():
+        if not isinstance(key, str) and not (name == "files" and isinstance(key, os.PathLike)):
+            return f"{name} has the name {key!r}", "names are text", f"write {str(key)!r}"
+        if not isinstance(item, valid):
+            return f"{name}[{key!r}] is of type {type(item).__name__}", said, step
+    return None
 
 
 _LIMITS = ("limits", "timeout", "memory")
@@ -289,14 +350,23 @@ def must_be_known(kind: str, given: Iterable[str], valid: Iterable[str]) -> None
             )
 
 
-def must_be_one_of(kind: str, given: Any, choices: Collection[str]) -> None:
-    """Raise `InvalidRequest` for a value that is not one of the choices."""
+_OTHER_NAMES = {
+    **dict.fromkeys(("js", "node", "nodejs", "mjs", "ecmascript"), "javascript"),
+    **dict.fromkeys(("py", "python3", "ipython"), "python"),
+    **dict.fromkeys(("sh", "shell", "zsh"), "bash"),
+}
+"""What languages are called elsewhere."""
+
+
+def must_be_one_of(kind: str, given: Any, choices: Collection[str], *, also: Mapping[str, str] | None = None) -> None:
+    """Raise `InvalidRequest` for a value that is not one of the choices. `also`: other name → the choice it means."""
     if given not in choices:
         *first, last = choices
+        meant = (also or {}).get(str(given).lower(), str(given))
         raise InvalidRequest(
             f"{kind} {given!r}",
             why=f"choose {', '.join(first)} or {last}",
-            next=did_you_mean(str(given), choices, f"use one of these for {kind}"),
+            next=did_you_mean(meant, choices, f"use one of these for {kind}"),
         )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import islice
 from typing import Any
 
@@ -11,7 +11,7 @@ import msgspec
 
 from ..approval import NOBODY, Verdict
 from ..audit import records
-from ..backends.base import Outcome, Repr, exceeded
+from ..backends.base import Capabilities, Outcome, Repr, exceeded
 from ..lib.errors import AuditError, RedomaError
 from ..lib.text import valid_utf8
 from ..models import (
@@ -26,6 +26,7 @@ from ..models import (
     NetworkRequest,
     Result,
     Status,
+    Submission,
     Version,
 )
 from ..output import MARKS
@@ -120,9 +121,11 @@ def finished(
     *,
     denial: Denial | None,
     project: dict[str, Any],
+    capabilities: Callable[[], Capabilities],
 ) -> Result:
     """Return the result of code that ran. Everything it left, including value and message, is redacted.
 
+    `capabilities` returns what the backend that ran it can do.
     `project` has the fields of the result about its workspace, such as `effect`.
     """
     submission = attempt.judged.submission
@@ -152,7 +155,7 @@ def finished(
         files=outcome.files,
         left_out=outcome.left_out,
         displays=displays,
-        diagnoses=_diagnoses(outcome, captured),
+        diagnoses=_diagnoses(outcome, captured, error, submission, capabilities),
         denial=denial,
         unexpected=unexpected,
         network=requests_shown(outcome.network, redactor),
@@ -202,13 +205,20 @@ def safe_displays(shown: tuple[Display, ...], redactor: Redactor) -> tuple[tuple
     return tuple([without_secrets(one) for one in shown]), counts
 
 
-def _diagnoses(outcome: Outcome, captured: Captured) -> tuple[Diagnosis, ...]:
+def _diagnoses(
+    outcome: Outcome, captured: Captured, error: str, submission: Submission, capabilities: Callable[[], Capabilities]
+) -> tuple[Diagnosis, ...]:
     has_mark = any(map(captured.stdout.__contains__, MARKS)) or any(map(captured.stderr.__contains__, MARKS))
     if outcome.status is Status.OK and not has_mark:
         return ()  # `diagnose` would return the same, but loading its patterns takes longer than most runs
     from ..output.diagnoses import diagnose
 
-    return diagnose(captured.stdout, captured.stderr, outcome.exit_code, outcome.status)
+    found = diagnose(captured.stdout, captured.stderr, outcome.exit_code, outcome.status)
+    if outcome.status is not Status.ERROR:
+        return found
+    from .hints import with_hints
+
+    return with_hints(found, error, submission.request, capabilities(), in_session=bool(submission.session))
 
 
 def printed(captured: Captured) -> dict[str, Any]:

@@ -481,7 +481,8 @@ class Driver:
                 )
         except _NOT_STARTED as error:
             code = 126 if getattr(error, "errno", None) in (errno.EACCES, errno.ENOEXEC) else 127
-            self._end_command({"broken": encodable(f"start {argv[0]}: {reason(error)}"), "exit": code})
+            what = argv[0] if argv else "bash"  # a script that could not be written has no words yet
+            self._end_command({"broken": encodable(f"start {what}: {reason(error)}"), "exit": code})
 
     def _put(self, name: str, content: bytes) -> None:
         os.makedirs(self._place, exist_ok=True)  # the code may have removed it

@@ -251,7 +251,7 @@ class Turn:
             names_limit=False,
             flooded=self._flooded,
             stopped=self._stopped,
-            limit="memory" if said.memory else "",
+            memory_error=said.memory,
             broken=not_started(request, said.broken[:1000]),
             error=said.error,
         )
@@ -265,6 +265,9 @@ class Turn:
         changes: dict[str, Any] = {"displays": tuple(self._displays)}
         if self._stopped is not None:
             changes["error"] = f"{_WHY[self._stopped].format(request.limits)} and was interrupted; the session goes on"
+        elif said.memory and outcome.status is Status.MEMORY:
+            most = request.limits.memory
+            changes["error"] = f"it ended with a MemoryError; the session may use {most} bytes of memory, and goes on"
         return msgspec.structs.replace(outcome, **changes)
 
     def _lost(self, limits: Limits, wall: float) -> Outcome:

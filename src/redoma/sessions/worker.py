@@ -520,7 +520,8 @@ def _hint(source: str) -> str:
         command = text[1:].strip()
         first, _, rest = command.partition(" ")
         if first in ("pip", "conda"):
-            instead = "a session installs nothing: create an environment with `redoma env create NAME PACKAGE...`"
+            instead = "a session installs nothing: make an environment with `redoma env create NAME PACKAGE`, and open "
+            instead += "a session with it"
         elif first == "cd":
             instead = f"use os.chdir({rest.strip()!r})"
         elif text.startswith("!"):

@@ -30,6 +30,13 @@ def test_a_session_is_typed_into(redoma_command: Call, tmp_path: Path) -> None:
     assert done.returncode == 1
 
 
+def test_what_installs_in_a_session_is_said_where_somebody_tries(redoma_command: Call) -> None:
+    done = redoma_command("repl", input="%pip install six\nimport no_such_module_is_here\n")
+    assert done.stderr.count("`redoma repl --environment NAME`") == 2
+    assert "a session installs nothing: make an environment with `redoma env create NAME PACKAGE`" in done.stderr
+    assert "externally-managed" not in done.stderr
+
+
 def test_pictures_are_saved_and_named(redoma_command: Call, tmp_path: Path) -> None:
     typed = "class P:\n    def _repr_png_(self): return b'picture'\n\nP()\ndisplay(P())\n"
     done = redoma_command("repl", "--pictures", str(tmp_path / "pictures"), input=typed)
@@ -190,3 +197,9 @@ def test_map_gives_results_in_order_and_takes_code_as_it_is_needed() -> None:
     found.close()  # type: ignore[attr-defined]
     with pytest.raises(redoma.InvalidRequest, match="1 to 1000"):
         next(redoma.map(["1"], jobs=0))
+
+
+@pytest.mark.parametrize("codes", ["abc", b"abc"])
+def test_map_refuses_one_text_before_it_runs_each_of_its_letters(codes: str) -> None:
+    with pytest.raises(redoma.InvalidRequest, match=r"codes is one text.*write \[code\]"):
+        redoma.map(codes)

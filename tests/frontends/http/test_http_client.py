@@ -48,7 +48,7 @@ def test_what_is_wrong_is_told_as_by_the_library(server: Serving, client: redoma
         with pytest.raises(redoma.InvalidRequest, match="not the address of a service"):
             redoma.connect("localhost:8800", key="k")
     with redoma.connect(server.url, key="rdm_wrong") as stranger:
-        with pytest.raises(redoma.ServiceError, match="needs a key") as refused:
+        with pytest.raises(redoma.ServiceError, match="this key is not accepted: it is unknown here") as refused:
             stranger.run("1")
         assert refused.value.status == 401
     with pytest.raises(redoma.ServiceError, match="can't be reached"):
@@ -128,6 +128,39 @@ with redoma.connect({server.url!r}, key={server.made["agent"]!r}) as client:
     assert "redoma.pipeline.intake" in sys.modules
 """
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_key_comes_from_the_environment_or_is_asked_for(server: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("REDOMA_KEY", raising=False)
+    with pytest.raises(redoma.InvalidRequest, match=r"REDOMA_KEY is not set.*pass key="):
+        redoma.connect(server.url)
+    monkeypatch.setenv("REDOMA_KEY", server.made["agent"])
+    with redoma.connect(server.url) as client:
+        assert client.run("6 * 7").value == 42
+
+
+def test_a_wrong_choice_is_answered_with_the_choices(client: redoma.Client) -> None:
+    with client:
+        with pytest.raises(
+            redoma.InvalidRequest, match=r"backend: 'native' is not offered; choose auto, jail, .* or ray"
+        ):
+            client.run("1", backend="native")
+        with pytest.raises(redoma.InvalidRequest, match=r"language: 'js' is not offered; choose python, .* or command"):
+            client.run("1", "js")
+        with pytest.raises(
+            redoma.InvalidRequest, match="backend: 'monty' is not offered; choose auto, jail, docker or"
+        ):
+            client.session(backend="monty").run("1")
+
+
+def test_a_client_can_be_used_and_closed_again_after_it_was_closed(client: redoma.Client) -> None:
+    with client:
+        assert client.run("1 + 1").value == 2
+    assert client.run("1 + 2").value == 3
+    (used,) = client._open
+    assert used.sock is not None
+    client.close()
+    assert used.sock is None
 
 
 def test_a_connection_that_the_other_side_closed_is_not_used_again() -> None:
@@ -281,7 +314,7 @@ def test_the_command_line_runs_there(server: Serving, tmp_path: Path) -> None:
     assert '"backend": "jail"' in call("--json", "1").stdout.replace('"backend":"jail"', '"backend": "jail"')
     env["REDOMA_KEY"] = "rdm_wrong"
     refused = call("1")
-    assert (refused.returncode, "needs a key" in refused.stderr) == (125, True)
+    assert (refused.returncode, "this key is not accepted" in refused.stderr) == (125, True)
 
 
 def test_args_are_refused_with_a_command_as_by_the_library(client: redoma.Client) -> None:

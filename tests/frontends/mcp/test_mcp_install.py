@@ -69,7 +69,20 @@ def test_nothing_is_written_without_a_yes_nor_over_what_cannot_be_read(redoma: C
     assert Path(".mcp.json").read_text() == "{ // comments\n}"
 
 
-@pytest.mark.parametrize(("command", "package"), [(("mcp",), "mcp"), (("kernel", "install"), "ipykernel")])
+def test_a_client_finds_the_server_outside_of_the_shell_that_has_activated_its_environment(
+    redoma: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(Path(PROGRAM).parent), prepend=":")
+    assert redoma("mcp", "install", "claude-code", "--yes")[0] == 0
+    entry = json.loads(Path(".mcp.json").read_text())["mcpServers"]["redoma"]
+    started = subprocess.run([entry["command"], "--version"], env={"PATH": "/usr/bin:/bin"}, check=False)
+    assert started.returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("command", "package"),
+    [(("mcp",), "mcp"), (("mcp", "install", "claude-code", "--yes"), "mcp"), (("kernel", "install"), "ipykernel")],
+)
 def test_what_is_not_installed_is_named(
     command: tuple[str, ...], package: str, redoma: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -81,3 +94,4 @@ def test_what_is_not_installed_is_named(
     assert status == 125
     assert f"this needs the package {package}" in said
     assert "install 'redoma[" in said
+    assert not Path(".mcp.json").exists()

@@ -506,19 +506,17 @@ class Run:
         limit, code, report = "", _exit_code(verdict.status), self._report
         if code == -signal.SIGXCPU:
             limit = "cpu"
-        elif code > 0 and report.memory:
-            limit = "memory"
-        hint = _hint(report, self._request.limits)
         return Ending(
             exit_code=code if code >= 0 else None,
             signal=-code if code < 0 else None,
             out_of_memory=out_of_memory,
             flooded=flooded,
             limit=limit,
-            broken=not_started(self._request, f"{report.broken[:1000]}{hint}")
+            memory_error=code > 0 and report.memory,
+            broken=not_started(self._request, f"{report.broken[:1000]}{_hint(report, self._request.limits)}")
             if report.broken and code in _BROKEN
             else "",
-            error=f"{report.error or ''}{hint}" if code > 0 else None,
+            error=report.error if code > 0 else None,
         )
 
 
@@ -557,7 +555,7 @@ def _rlimits(limits: Limits, processes: bool, watched: bool) -> dict[str, int]:
 
 
 def _hint(report: Report, limits: Limits) -> str:
-    """Return which limit caused an error, in parentheses; empty if none did."""
+    """Return which limit kept a program from starting, in parentheses; empty if none did."""
     match report.errno:
         case errno.ENOSPC:
             return f" (its files may have {limits.disk} bytes together, and be {limits.files})"
@@ -565,8 +563,4 @@ def _hint(report: Report, limits: Limits) -> str:
             return f" (it may have {limits.open_files} open files in each process)"
         case errno.EFBIG:
             return f" (a file may have {limits.file_size} bytes)"
-        case errno.EAGAIN if report.exception == "BlockingIOError":
-            return f" (it may have {limits.processes} processes and threads)"
-    if report.exception == "RuntimeError" and (report.error or "").endswith("can't start new thread"):
-        return f" (it may have {limits.processes} processes and threads)"
     return ""

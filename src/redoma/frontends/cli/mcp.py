@@ -41,10 +41,12 @@ def _serve(state: State, project: Path) -> None:
     except ModuleNotFoundError as error:
         if not (error.name or "").startswith(("mcp", "pydantic")):
             raise
-        raise RedomaError(
-            "this needs the package mcp", why=f"there is no {error.name}", next=pip_install("redoma[mcp]")
-        ) from None
+        raise _needs_package(error.name or "mcp") from None
     serve(state.config, project)
+
+
+def _needs_package(missing: str) -> RedomaError:
+    return RedomaError("this needs the package mcp", why=f"there is no {missing}", next=pip_install("redoma[mcp]"))
 
 
 @mcp.command("install")
@@ -59,8 +61,12 @@ def install(client: str, project: str | None, yes: bool) -> int:
       redoma mcp install claude-code
       redoma mcp install vscode --yes
     """
+    from importlib.util import find_spec
+
     from redoma.frontends.mcp.install import plan
 
+    if find_spec("mcp") is None:  # the client would only say that the server doesn't start
+        raise _needs_package("mcp")
     planned = plan(client, project_directory(project))
     if planned.is_there:
         note(f"{planned.path} has it already")

@@ -43,6 +43,7 @@ _HELP = "!COMMAND runs Bash, %cd DIR goes elsewhere, %restart forgets everything
     shell_complete=files,
     help="Put a file into its directory.",
 )
+@click.option("--environment", metavar="NAME", help="Let it find these packages: see `redoma env`.")
 @click.option("--pictures", metavar="DIR", help="Save pictures here.  [default: a new directory for temporary files]")
 @click.pass_obj
 def repl(state: State, /, pictures: str | None, **given: Any) -> int:
@@ -64,6 +65,7 @@ def repl(state: State, /, pictures: str | None, **given: Any) -> int:
         "env": dict(variable(text) for text in given["env"]),
         "secrets": dict(variable(text) for text in given["secrets"]),
         "files": dict(placed_file(text) for text in given["placed"]),
+        "environment": given["environment"],
     }
     from redoma.pipeline.sync import Executor
 
@@ -133,6 +135,9 @@ class _Repl:
         match name:
             case "cd":
                 return self._follow(self._session.stream(f"cd -- {shlex.quote(rest.strip() or '/')} && pwd", "bash"))
+            case "pip" if rest.split()[:1] == ["install"]:
+                create, use = "`redoma env create NAME PACKAGE`", "`redoma repl --environment NAME`"
+                note(f"a session installs nothing: make an environment with {create}, then start {use}")
             case "pip":
                 return self._follow(self._session.stream(f"pip {rest}", "bash", whole_output=True))
             case "restart":
@@ -158,6 +163,8 @@ class _Repl:
             click.echo(result.value_repr)
         if not result.ok and (result.exception is None or result.status != "error"):
             note(f"{result.status.value}: {result.error or 'exit status ' + str(result.exit_code)}")
+        for hint in result.hints:
+            note(hint, "hint")
         return result
 
 

@@ -130,7 +130,10 @@ def show(
     if result.denial is not None:
         _print_denial(result.denial, result.error or "")
     if result.status is Status.ERROR:
-        _print_lacking(result)
+        said = _print_lacking(result)
+        for hint in result.hints:
+            if hint not in said:
+                note(_name(hint), "hint")
     _print_refused_hosts(result)
     _print_rollback(result)
     if result.passed_over and result.status.ending == "ran":
@@ -156,13 +159,15 @@ def _draw(result: Result, directory: str | None, *, with_value: bool) -> bool:
     return last
 
 
-def _print_lacking(result: Result) -> None:
-    """Say that there is no network, if the code wanted it: that may be why it failed."""
+def _print_lacking(result: Result) -> str:
+    """Say that there is no network, if the code wanted it: that may be why it failed. Returns what it said."""
     for finding in result.evaluation.findings:
         installs = finding.rule.startswith("install.")
         if finding.out_of_reach == NO_NETWORK or (finding.out_of_reach and installs):
-            note(f"this sandbox has no network: {finding.suggestion}{'' if installs else NAME_THE_HOST}")
-            return
+            said = f"this sandbox has no network: {finding.suggestion}{'' if installs else NAME_THE_HOST}"
+            note(said)
+            return said
+    return ""
 
 
 def _print_other_backends() -> None:

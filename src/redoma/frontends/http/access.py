@@ -56,5 +56,5 @@ async def _bearer(request: Asking) -> Key:
     kind, _, text = given[0].partition(" ") if len(given) == 1 else ("", "", "")
     key = await service_of(request).keys.authenticate_soon(text.strip()) if kind.lower() == "bearer" else None
     if key is None:
-        raise no_key()
+        raise no_key(sent=bool(given))
     return key

@@ -53,20 +53,30 @@ _MAX_IDLE = 10.0
 """Seconds of idleness after which a connection is not used again: the server closes it soon after."""
 
 
-def connect(url: str, key: str, *, timeout: float = 600.0) -> Client:
+def connect(url: str, key: str | None = None, *, timeout: float = 600.0) -> Client:
     """Return a client of a service. It connects at its first call.
 
     Args:
         url: The service's address: `http://HOST:PORT`, `https://HOST`, or `unix:/path/to/socket`.
-        key: An API key: see `redoma keys`.
+        key: An API key: see `redoma keys`; by default the one in the variable REDOMA_KEY.
         timeout: Seconds to wait for an answer.
 
     Returns:
         A `Client`; its `asynchronous` has the same calls for asyncio code.
 
     Raises:
-        InvalidRequest: The URL or the key is malformed.
+        InvalidRequest: The URL or the key is malformed, or there is no key.
     """
+    if key is None:
+        from ...config import service_key
+
+        key = service_key()
+        if not key:
+            raise InvalidRequest(
+                "there is no key for the service",
+                why="none was given, and REDOMA_KEY is not set",
+                next="pass key='rdm_…'; `redoma keys create`, where the service runs, makes one",
+            )
     return Client(url, key, timeout=timeout)
 
 
@@ -227,6 +237,7 @@ class Client:
         connection: http.client.HTTPConnection | None = getattr(self._local, "connection", None)
         if connection is None:
             connection = self._local.connection = self.connection()
+        if connection not in self._open:  # it is new, or used again after `close`
             with self._lock:
                 self._open.add(connection)
         try:

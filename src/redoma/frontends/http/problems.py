@@ -10,7 +10,8 @@ import functools
 import os
 import re
 import traceback
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 from litestar import Request, Response
@@ -52,12 +53,19 @@ class Answered(RedomaError):
         self.status, self.retry, self.code = status, retry, code
 
 
-def no_key() -> Answered:
-    """Return the error for a request without a valid key (401)."""
+def no_key(*, sent: bool = True) -> Answered:
+    """Return the error for a request without a valid key (401). `sent`: whether it had one at all."""
+    if sent:
+        return Answered(
+            401,
+            "this key is not accepted",
+            why="it is unknown here, revoked or expired",
+            next="check that it is whole; `redoma keys list`, where the service runs, shows which there are",
+        )
     return Answered(
         401,
         "this needs a key",
-        why="none was sent, or it is unknown, revoked or expired",
+        why="none was sent",
         next="send `Authorization: Bearer KEY`; `redoma keys create` makes one",
     )
 
@@ -131,6 +139,8 @@ _STATUS = {
 def answer(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
     """Return the response to an error; litestar's exception handler."""
     status, problem, retry = problem_of(error)
+    if isinstance(error, ValidationException):
+        problem = Problem(error="the request can't be read", why=_validation(error, _choices(request)))
     headers = {"Retry-After": str(retry)} if retry else {}
     if status == 401:
         headers["WWW-Authenticate"] = "Bearer"
@@ -156,11 +166,28 @@ def without_paths(text: str) -> str:
     return text if len(text) <= _MAX_TEXT else f"{text[:_MAX_TEXT]}…"
 
 
-def _validation(error: ValidationException) -> str:
+def _validation(error: ValidationException, choices: Mapping[str, str] | None = None) -> str:
+    """Return what is invalid. `choices`: field → what it may be, for those that take one of a few words."""
     extra = error.extra
-    said = [
-        f"{entry['key']}: {entry['message']}" if entry.get("key") else str(entry.get("message", ""))
-        for entry in (extra if isinstance(extra, list) else [])
-        if isinstance(entry, dict)
-    ]
+    said = []
+    for entry in extra if isinstance(extra, list) else []:
+        if not isinstance(entry, dict):
+            continue
+        key, message = str(entry.get("key", "")), str(entry.get("message", ""))
+        if message.startswith(_NOT_A_CHOICE) and (valid := (choices or {}).get(key)):
+            message = f"{message.removeprefix(_NOT_A_CHOICE)} is not offered; choose {valid}"
+        said.append(f"{key}: {message}" if key else message)
     return without_paths("; ".join(said) or error.detail)
+
+
+_NOT_A_CHOICE = "Invalid enum value "  # msgspec's words, which don't say what is valid
+
+
+def _choices(request: Request[Any, Any, Any]) -> dict[str, str]:
+    """Return the fields of the body that this address takes which are one of a few words, with these."""
+    handler = request.scope.get("route_handler")
+    body = getattr(getattr(handler, "parsed_data_field", None), "annotation", None)
+    if not isinstance(body, type) or not issubclass(body, msgspec.Struct):
+        return {}
+    words = {name: get_args(kind) for name, kind in get_type_hints(body).items() if get_origin(kind) is Literal}
+    return {name: f"{', '.join(valid[:-1])} or {valid[-1]}" for name, valid in words.items() if len(valid) > 1}

@@ -155,7 +155,7 @@ def _key_of(service: Service, scope: Scope) -> Key:
     kind, _, text = given[0].partition(" ") if len(given) == 1 else ("", "", "")
     key = service.keys.authenticate(text.strip()) if kind.lower() == "bearer" else None
     if key is None:
-        raise no_key()
+        raise no_key(sent=bool(given))
     if not key.may("run"):
         raise not_allowed("run")
     service.quotas.take_rate(key)

@@ -74,11 +74,15 @@ def _entry(client: Client, project: str | None) -> dict[str, Any]:
 
 
 def _program() -> str:
-    """How clients start us: by name if that finds this very program, else by its path."""
+    """How clients start us: by name if that finds this very program, else by its path. In a virtual environment always
+    by its path: the shell that has activated it finds the name, and a client that is started elsewhere doesn't.
+    """
     own = Path(sys.executable).with_name(NAME)
     found = shutil.which(NAME)
     if not own.exists():
         return found or NAME
+    if sys.prefix != sys.base_prefix:
+        return str(own)
     return NAME if found and os.path.realpath(found) == os.path.realpath(own) else str(own)
 
 
