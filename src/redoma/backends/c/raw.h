@@ -86,6 +86,7 @@ static inline long sys_kill(int pid, int number) { return call(SYS_kill, pid, nu
 static inline long sys_getrusage(int who, struct rusage *usage) {
     return call(SYS_getrusage, who, (long)usage, 0, 0, 0);
 }
+static inline long sys_getppid(void) { return call(SYS_getppid, 0, 0, 0, 0, 0); }
 static inline long sys_getuid(void) { return call(SYS_getuid, 0, 0, 0, 0, 0); }
 static inline long sys_setresuid(long real, long effective, long saved) {
     return call(SYS_setresuid, real, effective, saved, 0, 0);

@@ -604,13 +604,17 @@ static int adopt_orphans(struct cell *cell) {
     return prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
 }
 
+/* Init with its own user sets this itself, after its exec. On Linux before 6.16, a process that has it and executes a
+ * program gets its real user id as its effective one, and then init could not signal the guest. */
+static int no_new_privileges_yet(struct cell *cell) { return cell->order->user ? 0 : no_new_privileges(cell); }
+
 /* Enter a Landlock domain with init and guest that signals can't leave, because init ends a cell by kill(-1). The
- * guest's own domain is inside it, so its signals don't reach init. On Linux before 6.12, which has no such domains,
- * the cell's own user has that effect.
+ * guest's own domain is inside it, so its signals don't reach init. If the cell has its own user, that has the same
+ * effect.
  *
  * Tests can't leave this out: without it, kill(-1) would kill every process of the user who started Redoma. */
 static int own_domain(struct cell *cell) {
-    if (cell->zygote->landlock >= LANDLOCK_SCOPES) {
+    if (!cell->order->user && cell->zygote->landlock >= LANDLOCK_SCOPES) {
         int ruleset = make_ruleset(LANDLOCK_SCOPES, 0, 0);
         if (ruleset < 0 || syscall(NR_LANDLOCK_RESTRICT_SELF, ruleset, 0) < 0) return -1;
         close(ruleset);
@@ -646,7 +650,7 @@ static int only_these_places(struct cell *cell) {
 
 static const struct step lean_init_steps[] = {
     {"bounding-set", no_bounding_set}, {"user", take_own_user},      {"lifeline", be_told_of_the_zygotes_end},
-    {"orphans", adopt_orphans},        {"no_new_privs", no_new_privileges}, {"domain", own_domain},
+    {"orphans", adopt_orphans},        {"no_new_privs", no_new_privileges_yet}, {"domain", own_domain},
     {"place", enter_its_place},        {"old-proc", keep_the_old_proc},
 };
 
@@ -657,6 +661,7 @@ static const struct step lean_guest_steps[] = {
     {"session", own_session},
     {"end", die_with_init},
     {"capabilities", empty_other_sets},
+    {"no_new_privs", no_new_privileges},
     {"landlock", only_these_places},
     {"seccomp", only_these_calls},
     {"descriptors", only_its_streams},
@@ -792,8 +797,10 @@ static int become_init(void *with) {
         TAKE(cell, cell->control, init_last_steps);
     }
     int init = only_the_control_socket(cell);
-    char letters[] = {left_out(cell, "seccomp") ? 'f' : '-', left_out(cell, "memory-of-init") ? 'm' : '-',
-                      cell->empty_proc || cell->zygote->lean ? 'v' : '-', cell->zygote->lean ? 'l' : '-', 0};
+    char letters[20];
+    snprintf(letters, sizeof letters, "%c%c%c%c%d", left_out(cell, "seccomp") ? 'f' : '-',
+             left_out(cell, "memory-of-init") ? 'm' : '-', cell->empty_proc || cell->zygote->lean ? 'v' : '-',
+             cell->zygote->lean ? 'l' : '-', cell->zygote->lean ? getppid() : 0);
     char *arguments[] = {"init", letters, NULL}, *environment[] = {NULL};
     if (init >= 0) syscall(SYS_execveat, init, "", arguments, environment, AT_EMPTY_PATH);
     say_broken(CONTROL, "execute init", errno);

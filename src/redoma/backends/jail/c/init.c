@@ -563,12 +563,20 @@ static int leave(int deaths) {
     return 0;
 }
 
+/* An exec by a process whose effective user is not its real one makes the kernel forget, before Linux 6.16, whose end
+ * it wanted to be told of. So ask again. Returns non-zero if the zygote has ended before. */
+static int be_told_of_the_zygotes_end(uint64_t zygote) {
+    return sys_prctl(PR_SET_PDEATHSIG, SIGTERM) < 0 || (uint64_t)sys_getppid() != zygote;
+}
+
 /* Letters in `with`: `f` and `m` leave a step out, for tests; `v`: read the /proc at VIEW; `l`: there is no pid
- * namespace. */
+ * namespace. The zygote's pid follows, if there is no pid namespace. */
 int run_program(const char *with) {
     uint64_t signals = UINT64_C(1) << (SIGCHLD - 1) | UINT64_C(1) << (SIGTERM - 1);
     int filtered = 1, hidden = 1, looks_through = 0;
+    uint64_t zygote = 0;
     for (; *with; with++) {
+        if (*with >= '0' && *with <= '9') zygote = zygote * 10 + (uint64_t)(*with - '0');
         if (*with == 'f') filtered = 0;
         if (*with == 'm') hidden = 0;
         if (*with == 'v') looks_through = 1;
@@ -578,13 +586,15 @@ int run_program(const char *with) {
     if (hidden && sys_prctl(PR_SET_DUMPABLE, 0) < 0) return 1;
     /* If a lean cell has its own user, our effective id is that one, our real id another. The exec made it our saved
      * id, too, which would let the guest signal us. */
-    if (lean && sys_setresuid(-1, -1, sys_getuid()) < 0) return 1;
+    if (lean && (sys_setresuid(-1, -1, sys_getuid()) < 0 || sys_prctl(PR_SET_NO_NEW_PRIVS, 1) < 0)) return 1;
+    if (lean && be_told_of_the_zygotes_end(zygote)) return 1; /* the guest ends with us */
     long deaths = sys_signalfd(&signals); /* the maker has blocked them */
     if (deaths < 0 || (looks_through && find_in_view() < 0)) return 1;
     if (filtered && allow_only_these_calls() < 0) return 1;
     sys_close(HIDDEN); /* the guest waits for this before it probes */
     struct run_order order;
     if (!await_order((int)deaths, &order)) return leave((int)deaths);
+    if (lean && !guest.ended && sys_kill((int)guest_pid, 0) < 0) return 1; /* we could not end it: it ends with us */
     note_armed_time();
     int cause = watch((int)deaths, &order);
     if (cause < 0) return leave((int)deaths);
