@@ -7,6 +7,8 @@ from __future__ import annotations
 from jail_attack import NAIVE, NATIVE, SLOW, SYSCALLS, Attack, raised, without
 from jail_suite import ATTACKS
 
+from redoma.backends import linux
+
 _NOWHERE = {
     "lean cells have no namespaces: the results have `pid`, `mount`, `net`, `uts` and `cgroup` in `missing`": (
         *(name for name in ATTACKS if name.startswith("shares the host's ") and name.endswith(" namespace")),
@@ -254,6 +256,8 @@ def applicable(*, own_user: bool) -> dict[str, Attack]:
     left_out = {name for names in waived.values() for name in names}
     if unknown := left_out - set(ATTACKS):
         raise AssertionError(f"no attack has this name: {unknown}")
+    # Before Landlock's version 6 there are no lean cells without a user of their own, not even for a control.
+    own = [attack for attack in OWN if attack.control is not _WITHOUT or linux.landlock_abi() >= 6]
     return {name: attack for name, attack in ATTACKS.items() if name not in left_out} | {
-        attack.name: attack for attack in OWN
+        attack.name: attack for attack in own
     }

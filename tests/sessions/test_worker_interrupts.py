@@ -18,6 +18,7 @@ from redoma.sessions.frames import CHUNK, Reader, frame
 from redoma.sessions.worker import STATE, Worker
 
 RUNS = 3000
+ENOUGH = RUNS / 20  # runs that were interrupted; fewer prove nothing
 SHOW = """
 class Shown:
     def _repr_html_(self): return 'x' * 400_000
@@ -77,7 +78,9 @@ def line() -> Iterator[socket.socket]:
 @pytest.mark.parametrize("code", ["1 + 1", SHOW], ids=["short", "display"])
 def test_each_run_ends_with_one_answer(line: socket.socket, code: str) -> None:
     reader, interrupted = Reader(), 0
-    for number in range(1, RUNS + 1):
+    for number in range(1, 10 * RUNS):
+        if number > RUNS and interrupted > ENOUGH:  # on a busy machine fewer signals meet a run
+            break
         head = {"do": "run", "run": number, "context": "main", "value": 1000, "source": len(code)}
         line.sendall(frame(head, code.encode()))
         said: dict[str, Any] = {}
@@ -90,4 +93,4 @@ def test_each_run_ends_with_one_answer(line: socket.socket, code: str) -> None:
                     line.sendall(frame({"do": "shown"}))
         assert said["run"] == number
         interrupted += said.get("exception") == "KeyboardInterrupt"
-    assert interrupted > RUNS / 20, "otherwise this proves nothing"
+    assert interrupted > ENOUGH

@@ -230,7 +230,7 @@ def test_a_checkpoint_that_was_asked_for_needs_a_state_directory(place: Path, pr
         ({"checkpoint": True, "workspace": "overlay"}, "the workspace overlay"),
         ({"checkpoint": True, "workspace": "read-only"}, "the workspace read-only"),
         ({"checkpoint": False, "workspace": "direct", "backend": "native"}, "always has one"),
-        ({"checkpoint": "yes", "backend": "native", "cwd": "."}, "bool"),
+        ({"checkpoint": "yes", "backend": "native", "cwd": "."}, "it takes True, False or None"),
     ],
 )
 def test_what_makes_no_sense_is_told_before_anybody_is_asked(place: Path, options: dict[str, Any], why: str) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from redoma import Config, Executor, Limits, Status
-from redoma.backends.jail import JailBackend, cgroup
+from redoma.backends.jail import JailBackend, cgroup, lean
 from redoma.backends.jail.kernels import BY_KERNEL, IDMAPPED_OVERLAYS, LANDLOCK_FILES, OWN_OVERLAYS, USER_OVERLAYS
 from redoma.config import AuditConfig
 from redoma.models import MiB
@@ -196,3 +196,14 @@ def test_a_project_cannot_be_filled_beyond_the_limit(tmp_path: Path, executor: E
         assert result.status == Status.ERROR
         assert "No space left" in (result.error or "")
     assert not list(place.glob("[0-9]*"))
+
+
+def test_lean_cells_are_ended_at_their_limit_and_with_what_they_left(tmp_path: Path) -> None:
+    """The kernel decides which user init has once it is executed, and so whether it can end what runs."""
+    if why := lean.why_not(own_user=lean.may_change_users()):
+        pytest.skip(f"lean cells need more: {why}")
+    code = "import os, time\nif os.fork() == 0:\n  os.setsid()\n  time.sleep(600)\nwhile True: pass"
+    with Executor(config=Config(audit=AuditConfig(directory=tmp_path)), backends=[lean.LeanBackend()]) as executor:
+        result = executor.run(code, backend="lean", policy="none", timeout=1)
+        assert result.status is Status.TIMEOUT
+        assert executor.run("6 * 7", backend="lean", policy="none").value == 42
