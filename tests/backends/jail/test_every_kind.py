@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from redoma.backends.jail.places import may_change_users
 
 from redoma import Config, Executor, Limits, Status
 from redoma.backends.jail import JailBackend, cgroup, lean
@@ -200,7 +201,7 @@ def test_a_project_cannot_be_filled_beyond_the_limit(tmp_path: Path, executor: E
 
 def test_lean_cells_are_ended_at_their_limit_and_with_what_they_left(tmp_path: Path) -> None:
     """The kernel decides which user init has once it is executed, and so whether it can end what runs."""
-    if why := lean.why_not(own_user=lean.may_change_users()):
+    if why := lean.why_not(own_user=may_change_users()):
         pytest.skip(f"lean cells need more: {why}")
     code = "import os, time\nif os.fork() == 0:\n  os.setsid()\n  time.sleep(600)\nwhile True: pass"
     with Executor(config=Config(audit=AuditConfig(directory=tmp_path)), backends=[lean.LeanBackend()]) as executor:
