@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from redoma.backends.jail.places import may_change_users
 
 from redoma import Config, Executor, Limits, Status
 from redoma.backends.jail import JailBackend, cgroup, lean
 from redoma.backends.jail.kernels import BY_KERNEL, IDMAPPED_OVERLAYS, LANDLOCK_FILES, OWN_OVERLAYS, USER_OVERLAYS
+from redoma.backends.jail.places import may_change_users
 from redoma.config import AuditConfig
 from redoma.models import MiB
 
