@@ -321,14 +321,15 @@ class Link:
         from ray.exceptions import ActorUnavailableError
 
         while True:
+            line = self._line
             try:
                 answer = await self._ask(call, seconds)
-            except (TimeoutError, ActorUnavailableError) as error:
+            except (OSError, ActorUnavailableError) as error:
                 if time.monotonic() - self._answered > protocol.LEASE:
                     raise Lost(f"it has not answered for {protocol.LEASE:g} s") from error
-                await asyncio.sleep(_PAUSE)
-            except OSError:
-                continue  # at once, through Ray, which knows whether the node is gone
+                if line is None or isinstance(error, TimeoutError):
+                    await asyncio.sleep(_PAUSE)
+                # Else a direct connection has ended: repeat it at once, through Ray, which knows if the node is gone.
             else:
                 self._answered = time.monotonic()
                 return answer
