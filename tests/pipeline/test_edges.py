@@ -351,3 +351,11 @@ def test_the_advice_is_about_what_could_not_be_had(
     assert result.status is Status.FAILED
     assert advice in (result.error or "").partition("Next: ")[2]
     assert "native" not in (result.error or "")  # never: give up the isolation
+
+
+@pytest.mark.parametrize("path", ["[pathlib.Path('/tmp'), *sys.path]", "[5, *sys.path]", "[]", "None"])
+def test_what_is_printed_last_arrives_whatever_the_code_has_made_of_its_path(config: Config, path: str) -> None:
+    code = "import sys, pathlib, colorsys\nclass Last:\n    def __del__(self): print('last', end='')\nlast = Last()"
+    with Executor(config) as executor:
+        result = executor.run(f"{code}\nsys.path = {path}\nprint('begun ', end='')", policy="none")
+    assert (result.status, result.stdout) == (Status.OK, "begun last")

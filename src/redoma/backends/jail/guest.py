@@ -269,8 +269,10 @@ def python(told: dict[str, Any]) -> NoReturn:
         set_streams(sys.stdin, stream(1, through=True), stream(2, through=True))
     keep(source)
     sys.argv += told["arguments"]
+    _own_places.append(WORKSPACE)
     if told["cwd"]:
         sys.path.insert(0, told["cwd"])  # the modules of a project, as for a script that is there
+        _own_places.append(told["cwd"])
     allow_calls(told["recursion"], _OUR_FRAMES)
     limit(told["rlimits"])
     code, found, known = 0, {}, len(sys.modules)
@@ -300,6 +302,9 @@ def python(told: dict[str, Any]) -> NoReturn:
         os.kill(os.getpid(), _signal.SIGINT)
     leave(code & 0xFF)
     raise AssertionError
+
+
+_own_places: list[str] = []  # where the modules of the code are
 
 
 def find_packages() -> None:
@@ -482,8 +487,7 @@ def forget_modules(known: int) -> None:
 
 def _is_the_guests(module: object) -> bool:
     file = getattr(module, "__file__", None)
-    own = (WORKSPACE, sys.path[0]) if sys.path and sys.path[0] else WORKSPACE
-    return isinstance(module, types.ModuleType) and isinstance(file, str) and file.startswith(own)
+    return isinstance(module, types.ModuleType) and isinstance(file, str) and file.startswith(tuple(_own_places))
 
 
 def report(found: dict[str, Any]) -> None:
