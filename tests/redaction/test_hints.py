@@ -31,6 +31,7 @@ def test_a_pattern_can_not_match_without_a_hint(pattern: Pattern) -> None:
         warnings.simplefilter("ignore")
         tree = parser.parse(pattern.regex.decode("latin-1"))
     assert least_digits(tree) >= digits
+    assert tree.getwidth()[0] >= hints.MIN_LENGTHS.get(pattern.kind, 0)
     assert not texts or always_has(tree, [text.decode() for text in texts])
 
 

@@ -60,15 +60,23 @@ def load_small() -> None:
     """
     if {"asyncio", "msgspec", "ssl", "typing_extensions"} & set(sys.modules):
         return
-    instead: dict[str, object] = {"ssl": None, "typing_extensions": None, **_later()}  # None: the import fails
+    missing = {"ssl": None, "typing_extensions": None}  # None: the import fails
+    _import(("asyncio", "pathlib", "msgspec"), instead={**missing, **_later()})
+
+
+def import_without(name: str, unused: tuple[str, ...]) -> None:
+    """Import a module. Those in `unused`, which it imports itself, are loaded when they are first used. None of them
+    may be used while it is imported.
+    """
+    _import((name,), instead={other: _Later(other) for other in unused if other not in sys.modules})
+
+
+def _import(names: tuple[str, ...], instead: dict[str, object]) -> None:
+    """Import modules. Meanwhile some others that they import are replaced."""
     sys.modules.update(instead)  # type: ignore[arg-type]
     try:
-        import asyncio
-        import pathlib
-
-        import msgspec
-
-        _ = asyncio, pathlib, msgspec
+        for name in names:
+            __import__(name)
     finally:
         for name, module in instead.items():
             if sys.modules.get(name) is module:  # else it was used, and loaded

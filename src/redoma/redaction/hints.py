@@ -167,14 +167,22 @@ HINTS: dict[str, tuple[int, tuple[bytes, ...]]] = {
 """For a kind, how many digits a text must have, and texts of which it must contain one (none: any will do), in lower
 case. Every kind is here; a test checks it."""
 
+MIN_LENGTHS = {"iban": 14, "phone": 12, "birth-date": 11, "card-code": 7}
+"""How many bytes a text must have for kinds whose hints nearly every text has."""
+
 _DIGITS = b"0123456789"
 
 
 def possible_kinds(text: bytes) -> frozenset[str]:
     """Return the kinds of which there may be something in the text, of those in `HINTS`."""
     text = text.lower()
-    digits = len(text) - len(text.translate(None, _DIGITS))
+    length = len(text)
+    digits = length - len(text.translate(None, _DIGITS))
     has = text.__contains__  # with `map`, the hundreds of searches are one loop in C
     return frozenset(
-        [kind for kind, (least, hints) in HINTS.items() if digits >= least and (not hints or any(map(has, hints)))]
+        [
+            kind
+            for kind, (least, hints) in HINTS.items()
+            if digits >= least and length >= MIN_LENGTHS.get(kind, 0) and (not hints or any(map(has, hints)))
+        ]
     )

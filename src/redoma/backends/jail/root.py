@@ -170,7 +170,7 @@ def main() -> NoReturn:
         elif plan["own_user"]:
             with step("keep the capabilities to change the user"):
                 linux.keep_capabilities(linux.CAP_SETUID, linux.CAP_SETGID, linux.CAP_KILL, linux.CAP_SETPCAP)
-        enter(plan, built | {"lean": plan["lean"]})
+        enter(plan, built | {"lean": plan["lean"], "preload": plan["preload"]})
     except Broken as broken:
         tell(SOCKET, broken)
     os._exit(1)

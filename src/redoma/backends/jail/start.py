@@ -50,17 +50,17 @@ _ahead: tuple[int, Started] | None = None
 """The interpreter that was started ahead, with the id of the process that started it."""
 
 
-def ahead(programs: Callable[[], dict[str, str]] = dict) -> None:
+def ahead(programs: Callable[[], dict[str, str]] = dict, preload: tuple[str, ...] = ()) -> None:
     """Start an interpreter before a run needs it. It builds the root of a run without a project.
 
-    `programs` is called once it has been started, and returns the programs of another backend. Failures are ignored
-    here; `take` meets them again.
+    `programs` is called once it has been started, and returns the programs of another backend; `preload` names modules
+    that this backend needs. Failures are ignored here; `take` meets them again.
     """
     global _ahead
     try:
         started = Started()
         _ahead = os.getpid(), started
-        started.build(plan(hash_seed=new_hash_seed(), programs=programs()))
+        started.build(plan(hash_seed=new_hash_seed(), programs=programs(), preload=preload))
     except (OSError, ImportError):
         return
 
@@ -93,6 +93,7 @@ def plan(
     hash_seed: int,
     project: str = "",
     programs: dict[str, str] | None = None,
+    preload: tuple[str, ...] = (),
     layers: dict[str, Any] | None = None,
     lean: bool = False,
     own_user: bool = False,
@@ -102,7 +103,8 @@ def plan(
 ) -> dict[str, Any]:
     """Return the plan for `root`: where everything is on the host, and its paths inside.
 
-    `programs` are files of the host to show inside. `layers` says where on disk changes to the project can be kept, or
+    `programs` are files of the host to show inside. `preload` are modules that the zygote imports while it waits for
+    its settings, which may name more. `layers` says where on disk changes to the project can be kept, or
     why nowhere. A `lean` zygote keeps the host's root, and with `own_user` the right to change users. `environment` is
     a directory of packages that replaces those of this interpreter; the zygote itself sees them only if modules of it
     are preloaded. `interpreter` is another one than this, for an environment that was made for it.
@@ -149,6 +151,7 @@ def plan(
         "env": env,
         "hashes": hash_seed,
         "programs": _real(programs or {}),
+        "preload": preload,
         "project": project,
         "lean": lean,
         "own_user": own_user,

@@ -36,6 +36,7 @@ from redoma.backends.jail.configuration import (
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from typing import Any, NoReturn
 
 _PARENT = 4
@@ -53,6 +54,7 @@ def main() -> NoReturn:
             # Cells make their namespaces below this one. First of all: a process with threads can't enter one.
             with root.step("user"):
                 root.enter_user_namespace(0)
+        preload(built["preload"])
         told = root.told()
         load(told)
         data = data_for_cells(built, told)
@@ -85,11 +87,7 @@ def load(told: dict[str, Any]) -> None:
     del os.environ["PYTHONHASHSEED"]  # already used; otherwise every run would have to remove it
     if not told["once"]:
         guest.load()
-    for name in told["preload"]:
-        try:
-            importlib.import_module(name)
-        except Exception as error:
-            raise root.Unloaded(f"preload {name}: {type(error).__name__}: {error}") from error
+    preload(told["preload"])
     if told["prelude"] and hasattr(prelude := sys.modules[told["prelude"]], "prepare"):
         prelude.prepare()
     guest.use_pipes()
@@ -98,6 +96,15 @@ def load(told: dict[str, Any]) -> None:
     linux.hide_from_peers()  # other processes of this user on the host can't trace it
     if told["preload"]:
         ignore_forks()
+
+
+def preload(names: Iterable[str]) -> None:
+    """Import modules. Raises `Unloaded`."""
+    for name in names:
+        try:
+            importlib.import_module(name)
+        except Exception as error:
+            raise root.Unloaded(f"preload {name}: {type(error).__name__}: {error}") from error
 
 
 def data_for_cells(built: dict[str, Any], told: dict[str, Any]) -> compiled.ZygoteData:

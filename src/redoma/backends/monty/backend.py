@@ -12,7 +12,6 @@ import asyncio
 import os
 import signal
 import time
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from threading import Event, Lock
 from typing import TYPE_CHECKING, Any
@@ -29,6 +28,8 @@ from ..scratch import scratch
 from . import session, worker
 
 if TYPE_CHECKING:
+    from concurrent.futures import ThreadPoolExecutor
+
     import pydantic_monty
 
     from ..jail import JailBackend
@@ -139,7 +140,7 @@ class MontyBackend:
 
     def _jail(self) -> JailBackend | None:
         """Return the jail whose cells have a worker each, started ahead; None if cells are not used."""
-        if self._without_cells is None and self._cells is None and not _is_seen_in_cells():
+        if self._without_cells is None and self._cells is None and not is_seen_in_cells(worker.location()):
             self._do_without_cells()
         if self._without_cells is None and self._cells is None:
             from ..jail import JailBackend
@@ -148,7 +149,7 @@ class MontyBackend:
                 minimum=0 if self._once else 1,
                 once=self._once,
                 maximum=self._workers,
-                preload=("pydantic_monty",),
+                preload=(worker.PRELOAD,),
                 prelude=session.__name__,
                 programs=_programs(),
             )
@@ -196,10 +197,10 @@ class MontyBackend:
 def _alone() -> Isolation:
     """Return the isolation that Monty itself provides. Raises `BackendUnavailable` if it is not installed."""
     try:
-        import pydantic_monty
+        version = worker.version()
     except ImportError as error:
         raise BackendUnavailable("monty is not here", why=str(error), next=pip_install(_PACKAGE)) from error
-    layers = {name: text.format(pydantic_monty.__version__) for name, text in _LAYERS.items()}
+    layers = {name: text.format(version) for name, text in _LAYERS.items()}
     return Isolation(layers=layers, missing=("kernel", "limit on files"))
 
 
@@ -220,12 +221,6 @@ def _together(monty: Isolation, cell: Isolation) -> Isolation:
     }
     layers = {**cell.layers, **monty.layers, **both}
     return Isolation(layers=layers, missing=(*(name for name in monty.missing if name not in layers), *cell.missing))
-
-
-def _is_seen_in_cells() -> bool:
-    import pydantic_monty
-
-    return is_seen_in_cells(pydantic_monty.__file__)
 
 
 def _programs() -> dict[str, str]:
@@ -293,6 +288,8 @@ class _WithoutCells:
     async def run(self, request: Request, sink: Sink, control: Control | None = None) -> Outcome:
         run = _Run(request, sink, _alone())
         if self._threads is None:
+            from concurrent.futures import ThreadPoolExecutor
+
             self._threads = ThreadPoolExecutor(self._workers, thread_name_prefix="redoma-monty")
         work = self._threads.submit(lambda: run.execute(self._ready()))
         waiting = asyncio.wrap_future(work)

@@ -1,9 +1,16 @@
-"""Finds the program of Monty's workers without importing the package, which would take as long as a run."""
+"""Finds the parts of Monty's package without importing it, which would take as long as a run."""
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import os
+import re
+import sys
+
+PACKAGE = "pydantic_monty"
+PRELOAD = "redoma.backends.monty.preload"
+"""The module that a zygote imports: it loads the package."""
 
 PROGRAM = "monty"
 """The name of the worker's program inside a cell, in `jail.configuration.PROGRAMS`."""
@@ -13,12 +20,14 @@ def find() -> str:
     """Return the path of the program. Raises `ImportError` if the package is not installed, and `FileNotFoundError` if
     the program is missing.
 
-    Loads the package's `_binary.py`, which is documented to need no other part of the package.
+    Elsewhere than next to this interpreter, the package's `_binary.py` finds it, which is documented to need no other
+    part of the package.
     """
-    package = importlib.util.find_spec("pydantic_monty")
-    if package is None or package.origin is None:
-        raise ImportError("No module named 'pydantic_monty'")
-    file = os.path.join(os.path.dirname(package.origin), "_binary.py")
+    package = os.path.dirname(location())
+    usual = os.path.join(sys.prefix, "bin", PROGRAM)
+    if "MONTY_BIN" not in os.environ and os.path.isfile(usual):
+        return usual
+    file = os.path.join(package, "_binary.py")
     about = importlib.util.spec_from_file_location("redoma_monty_binary", file)
     if about is None or about.loader is None:
         raise ImportError(f"{file} can't be loaded")
@@ -26,6 +35,27 @@ def find() -> str:
     about.loader.exec_module(module)
     path: str = module.find_monty_binary()
     return path
+
+
+@functools.cache
+def location() -> str:
+    """Return the file of the package. Raises `ImportError` if it is not installed."""
+    package = importlib.util.find_spec(PACKAGE)
+    if package is None or package.origin is None:
+        raise ImportError(f"No module named {PACKAGE!r}")
+    return package.origin
+
+
+@functools.cache
+def version() -> str:
+    """Return the version that is installed. Raises `ImportError` if there is none."""
+    packages = os.path.dirname(os.path.dirname(location()))
+    for name in os.listdir(packages):
+        if found := re.fullmatch(rf"{PACKAGE}-(.+)\.dist-info", name):
+            return found[1]
+    import pydantic_monty  # its metadata is elsewhere
+
+    return pydantic_monty.__version__
 
 
 def programs() -> dict[str, str]:

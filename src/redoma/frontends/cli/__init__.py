@@ -179,6 +179,6 @@ def _start_ahead(arguments: list[str]) -> None:
     if command == "run":
         start.ahead()
     else:
-        from redoma.backends.monty.worker import programs
+        from redoma.backends.monty import worker
 
-        start.ahead(programs)
+        start.ahead(worker.programs, preload=(worker.PRELOAD,))
