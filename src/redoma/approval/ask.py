@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import json
 import os
 import unicodedata
 from collections.abc import Iterator, Mapping
@@ -182,11 +181,15 @@ def _plain(value: Any) -> Any:
 def encode(ask: Ask) -> str:
     """Return a question as JSON, for the ledger."""
     # Not with msgspec's encoder: it can't encode lone surrogates, which stand for bytes that are not UTF-8.
+    import json
+
     return json.dumps(msgspec.to_builtins(ask))
 
 
 def decode(text: str) -> Ask:
     """Return the question that `encode` encoded. Raises `StoreError` if it can't be read."""
+    import json
+
     try:
         return msgspec.convert(json.loads(text), resolved(Ask))
     except (ValueError, RecursionError) as error:  # includes msgspec's errors

@@ -6,7 +6,6 @@ for certain: nothing here reads the output of a run.
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Iterable
 from typing import Any
@@ -235,4 +234,6 @@ def _item(fields: dict[str, Any], indent: str) -> str:
 
 def _quoted(value: Any) -> str:
     """Return the value as YAML: JSON without escapes is YAML."""
+    import json
+
     return json.dumps(value, ensure_ascii=False)

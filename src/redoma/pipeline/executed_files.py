@@ -39,7 +39,7 @@ from ..policy.executed import (
     modules,
     placed,
 )
-from ..policy.facts import UNKNOWN, Executed, Fact
+from ..policy.facts import UNKNOWN, Executed
 from ..policy.shell.interpreters import interpreter
 
 MISSING, UNREADABLE, NO_FILE, TOO_LARGE = "missing", "unreadable", "no regular file", "too large"
@@ -144,9 +144,9 @@ def scripts(request: Request, view: View | None, reading: Reading) -> Iterator[S
     left out. If there are too many, or they are nested too deeply, the last one is a stand-in that is too long for
     policy, which reports that.
     """
-    if view is None or request.language == "lua" or not any(map(_names_script, _read_facts(reading))):
+    if view is None or request.language == "lua" or not reading.names_scripts():
         return
-    todo = [(fact, view.cwd, "", 0) for fact in executes(request, reading=reading).files if _names_script(fact)]
+    todo = [(fact, view.cwd, "", 0) for fact in executes(request, reading=reading).files if fact.is_script]
     known: set[tuple[str, str]] = set()
     while todo:
         fact, cwd, beside, depth = todo.pop(0)
@@ -162,7 +162,7 @@ def scripts(request: Request, view: View | None, reading: Reading) -> Iterator[S
             if language in ("bash", "python"):
                 where = cwd if fact.directory is None else _joined(cwd, fact.directory, view.home)
                 inside = executed_by(text, language).files
-                todo += [(each, where, posixpath.dirname(path), depth + 1) for each in inside if _names_script(each)]
+                todo += [(each, where, posixpath.dirname(path), depth + 1) for each in inside if each.is_script]
 
 
 def _texts_of(fact: Executed, request: Request, view: View, cwd: str | None, beside: str) -> Iterator[tuple[str, str]]:
@@ -194,21 +194,6 @@ def _script_language(path: str, text: str, fact: Executed) -> str:
     if first.startswith("#!"):
         named = posixpath.basename(first[2:].split(" -")[0].split()[-1]) if first[2:].split() else ""
     return _OTHERS.get(named, "")
-
-
-def _read_facts(reading: Reading) -> Sequence[Fact]:
-    try:
-        return reading.facts()
-    except Exception:  # as in `evaluate`, which refuses what can't be read
-        return ()
-
-
-def _names_script(fact: Fact) -> bool:
-    return (
-        isinstance(fact, Executed)
-        and UNKNOWN not in fact.path
-        and (fact.how in ("script", "library", "module") or (fact.how == "program" and "/" in fact.path))
-    )
 
 
 def _arguments(fact: Executed, request: Request) -> tuple[str, ...]:

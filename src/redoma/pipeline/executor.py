@@ -345,6 +345,8 @@ class AsyncExecutor:
         policy = self._policy(submission.policy)
         if listed or not policy.rules or not (reach.files != "none" or reach.network or reach.system):
             return ()
+        if not reading.names_scripts():
+            return ()
         from . import executed_files
 
         request, found = submission.judged, []

@@ -100,6 +100,12 @@ class Executed(Fact, frozen=True, kw_only=True):
     args: tuple[str, ...] = ()
     """The arguments of a program, and the file on its standard input."""
 
+    @property
+    def is_script(self) -> bool:
+        """Whether it may be a script, and its path is known."""
+        by_path = self.how in ("script", "library", "module") or (self.how == "program" and "/" in self.path)
+        return by_path and UNKNOWN not in self.path
+
 
 class Assigned(Fact, frozen=True, kw_only=True):
     """A variable that is set for programs. Used like `Executed`, not by rules."""

@@ -35,6 +35,13 @@ class Reading:
             self._known[key] = [*facts, *written_outside(self.request, facts), *_request_facts(self.request)]
         return self._known[key]
 
+    def names_scripts(self) -> bool:
+        """Return whether the request may run scripts whose paths are known. Never raises."""
+        try:
+            return any(isinstance(fact, Executed) and fact.is_script for fact in self.facts())
+        except Exception:  # as in `evaluate`, which refuses what can't be read
+            return False
+
     def with_input(self, *, live_input: bool = False) -> Sequence[Fact]:
         """Return the facts with the request's input taken into account, to find the files that it executes. Only a
         command has other facts than those of `facts`. Not cached."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import builtins
 import contextlib
 import os
@@ -21,6 +20,8 @@ from .emit import echo
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import ast
+
     from .state import State
 
 _MAX_SOURCE = 16 * 1024 * 1024
@@ -215,6 +216,8 @@ def _decode(data: bytes, name: str) -> str:
 
 def is_bash(code: str) -> bool:
     """Return whether the text parses as Bash. Python with a call never does: Bash itself does not accept `f(1)`."""
+    import ast
+
     from redoma.policy import shell
     from redoma.policy.facts import Trait
 
@@ -229,6 +232,8 @@ def undefined_name(code: str) -> str:
     """Return the first undefined name in Python that has only expressions: `rm` in `rm -rf`. Empty for any other
     code.
     """
+    import ast
+
     tree = _parsed(code)
     if tree is None or not all(isinstance(statement, ast.Expr) for statement in tree.body):
         return ""
@@ -247,6 +252,7 @@ def is_meant_as_python(code: str) -> bool:
 
 
 def _parsed(code: str) -> ast.Module | None:
+    import ast
     import warnings
 
     try:

@@ -26,7 +26,7 @@ from ...models import Decision
 from ...models.reach import Resource
 from ..rules import Rule
 
-_SEPARATOR, _PART, _USE = re.compile(r",\s+"), re.compile(r"\n  (?=\w)"), lazy_pattern(r"%([a-z-]+)%")
+_PART, _USE = re.compile(r"\n  (?=\w)"), lazy_pattern(r"%([a-z-]+)%")
 _ENTRY = lazy_pattern(r"^[^#\s].*(?:\n[ \t]+\S.*)*", re.MULTILINE)
 _LISTS = frozenset({"command", "flags", "args", "writes", "imports", "calls", "attributes", "traits", "touches"})
 _BRACES = lazy_pattern(r"\{([^{}]*[,|][^{}]*)\}")
@@ -93,12 +93,18 @@ def listed(text: str) -> tuple[str, ...]:
     """Return the entries of a list; `everything` stands for all resources."""
     if text == "everything":
         return get_args(Resource)
+    if not text:
+        return ()
+    text = " ".join(text.split())
     if "{" not in text:
-        return tuple(entry.removeprefix('""') for entry in _SEPARATOR.split(text.strip())) if text else ()
+        return tuple([entry.removeprefix('""') for entry in text.split(", ")])
     found: list[str] = []
-    closed = _BRACES.sub(lambda group: re.sub(r"\s*([,|])\s*", r"\1", group[0]), text.strip())
-    for entry in _SEPARATOR.split(closed) if text else ():
-        parts = _BRACES.split(entry)
-        choices = [re.split(r"[,|]", part) if at % 2 else [part] for at, part in enumerate(parts)]
+    for entry in _BRACES.sub(_without_spaces, text).split(", "):
+        parts = _BRACES.split(entry) if "{" in entry else ()
+        choices = [part.replace("|", ",").split(",") if at % 2 else [part] for at, part in enumerate(parts)]
         found += map("".join, product(*choices)) if len(parts) > 1 else [entry.removeprefix('""')]
     return tuple(found)
+
+
+def _without_spaces(braces: re.Match[str]) -> str:
+    return braces[0].replace(", ", ",").replace(" |", "|").replace("| ", "|")

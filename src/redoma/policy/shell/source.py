@@ -90,7 +90,7 @@ def prepare(original: str) -> Source:
     if "\0" in original:
         problems.append(("source.nul", original.index("\0")))
         original = original.replace("\0", "")
-    if found := SURROGATE.search(original):
+    if not original.isascii() and (found := SURROGATE.search(original)):
         problems.append(("source.bad-utf8", found.start()))
         original = SURROGATE.sub("\ufffd", original)
     if not _is_clean(original) and (found := _INVISIBLE.search(original)):
