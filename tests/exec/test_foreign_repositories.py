@@ -16,6 +16,7 @@ from redoma import Executor, Result
 from redoma.lib.errors import BackendError
 from redoma.models import Language, Request, Status
 from redoma.pipeline.foreign_repositories import protected
+from redoma.policy import Reading
 
 MARK = "ran-on-the-host"
 LISTED = (
@@ -161,7 +162,7 @@ def test_nor_does_it_where_policy_would_ask(place: Place, key: str, words: str) 
     command = ("git", *words.split())
     request = Request(argv=command, language="command", backend="native", cwd=str(place.repository))
     env = {"PATH": "/usr/bin:/bin", "HOME": "/nonexistent"}
-    for kept, expected in (({}, True), (asyncio.run(protected(request, listed=True)).env, False)):
+    for kept, expected in (({}, True), (asyncio.run(protected(Reading(request), listed=True)).env, False)):
         place.mark.unlink(missing_ok=True)
         place.git("reset", "-q", "--hard")
         subprocess.run(command, cwd=place.repository, env=env | kept, capture_output=True, timeout=120)
@@ -173,7 +174,7 @@ async def test_what_can_not_be_overridden_is_refused(place: Place, key: str) -> 
     place.git("config", key, place.evil)
     request = Request(argv=("git", "log", "-p"), language="command", backend="native", cwd=str(place.repository))
     with pytest.raises(BackendError, match=key):
-        await protected(request, listed=True)
+        await protected(Reading(request), listed=True)
 
 
 @pytest.mark.parametrize(
@@ -285,7 +286,7 @@ def test_nor_is_a_proxy_of_the_repository_s_run(place: Place) -> None:
     (place.mark.with_name("proxy")).write_text(f"#!/bin/sh\ntouch {place.mark}\n")
     (place.mark.with_name("proxy")).chmod(0o755)
     request = Request(argv=("git", "fetch", "-q", "git://localhost:1/x"), language="command", cwd=str(place.repository))
-    for kept, expected in (({}, True), (asyncio.run(protected(request, listed=True)).env, False)):
+    for kept, expected in (({}, True), (asyncio.run(protected(Reading(request), listed=True)).env, False)):
         place.mark.unlink(missing_ok=True)
         env = {"PATH": "/usr/bin:/bin", **kept}
         subprocess.run(request.argv, cwd=place.repository, env=env, capture_output=True, timeout=120)
@@ -455,5 +456,5 @@ def test_a_repository_that_configures_too_much_is_refused(place: Place) -> None:
 def test_to_look_at_a_repository_says_nothing(place: Place, caplog: pytest.LogCaptureFixture) -> None:
     request = Request(argv=("git", "status"), language="command", cwd=str(place.repository))
     for _ in range(20):
-        asyncio.run(protected(request, listed=True))
+        asyncio.run(protected(Reading(request), listed=True))
     assert not caplog.records

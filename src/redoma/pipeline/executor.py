@@ -510,7 +510,7 @@ class AsyncExecutor:
                 if judged.executed and (changed := await self._changed(judged, judged.executed, verdict.id)):
                     no = denial.of_pin(request, redactor) if changed.alarm else None
                     return results.ended(attempt, status=Status.DENIED, error=changed.error, denial=no)
-                to_run = await self._protected(submission) if name == "native" else request
+                to_run = await self._protected(judged) if name == "native" else request
                 outcome, project = await self._run_on(backend, to_run, capture.feed, judged, redactor)
             except (Unsupported, BackendUnavailable) as error:
                 refusals[name] = error
@@ -574,17 +574,20 @@ class AsyncExecutor:
             return None
         return self._gate.refuse_changed(msgspec.structs.replace(judged, executed=now), approval)
 
-    async def _protected(self, submission: Submission) -> Request:
+    async def _protected(self, judged: Judged) -> Request:
         """Return a request for the host in which Git runs nothing that a repository configures, unless the executor
         trusts it.
         """
         from . import foreign_repositories
 
+        submission, reading = judged.submission, judged.reading
         entry = self.config.entries.get(submission.entry)
         if isinstance(entry, NativeEntry) and entry.trust_repository:
             return submission.request
         listed = entry is not None and entry.command_whitelist is not None
-        return await foreign_repositories.protected(submission.request, listed=listed)
+        if reading is None or reading.request is not submission.request:  # policy saw a part of it
+            reading = Reading(submission.request)
+        return await foreign_repositories.protected(reading, listed=listed)
 
     def _spool(self, request: Request, redactor: Redactor) -> Callable[[Stream], Spool] | None:
         """Return where to keep the whole of an output that is too long for the result."""

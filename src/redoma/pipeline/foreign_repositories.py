@@ -25,6 +25,7 @@ import msgspec
 from ..lib.errors import BackendError
 from ..lib.patterns import lazy_pattern
 from ..models import Request
+from ..policy import Reading
 from ..policy.facts import Command
 from ..policy.version_control import Unreadable, choosing, may_enter_submodules, only_looks, version_control
 
@@ -99,15 +100,16 @@ _MAX_REPOSITORIES, _MAX_BYTES, _MAX_INDEX_BYTES, _MAX_NAMED = 256, 1 << 20, 1 <<
 _TAKE_OUT = "take it out of .git/config"
 
 
-async def protected(request: Request, *, listed: bool) -> Request:
-    """Return the request with variables that prevent Git from running what a repository configures.
+async def protected(reading: Reading, *, listed: bool) -> Request:
+    """Return the request that was read, with variables that prevent Git from running what a repository configures.
 
     They are added if it runs Git: always for a `listed` command, else only if all of it only reads. Variables of the
     request itself take precedence. Raises `BackendError` if they would not be enough: the repository is unknown or
     unreadable, or it sets something that can't be overridden.
     """
+    request = reading.request
     try:
-        commands, hidden = version_control(request)
+        commands, hidden = version_control(reading)
     except Unreadable:
         if not listed:  # the policy has judged that it is unreadable
             return request

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import posixpath
 import re
 from collections.abc import Iterator, Sequence
@@ -60,13 +59,14 @@ class Found(NamedTuple):
     """Why the repository of one of them isn't known; empty if all are known."""
 
 
-def version_control(request: Request) -> Found:
+def version_control(reading: Reading) -> Found:
     """Return the commands of Git and Mercurial that a request runs. Raises `Unreadable` if the request can't be read;
     if only a part of it can't, only if no such command is found in the rest."""
+    request = reading.request
     if request.language == "lua":
         return Found([], "")
     try:
-        facts = Reading(request).facts()
+        facts = reading.facts()
     except Exception as error:
         raise Unreadable from error
     commands = [
@@ -154,6 +154,8 @@ def _may_configure(path: str, request: Request) -> bool:
 def _starts_with_other_variables(code: str) -> bool:
     """Return whether a call in Python may start a program with other variables than `os.environ`, or in another
     directory by a positional argument."""
+    import ast
+
     try:
         tree = ast.parse(code)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
