@@ -111,14 +111,14 @@ class Gate:
 
         Raises `StoreError` or `AuditError` if that can't be read or recorded; then nothing may run.
         """
-        with telemetry.approval(judged.request.id) as told:
+        with telemetry.approval(judged.request.id) as note:
             try:
-                return told(await self._ask(judged, wait))
+                return note(await self._ask(judged, wait))
             except ApprovalError as error:
                 nobody = isinstance(error, Absent)
                 kind = "approval.denied" if nobody else "approval.refused"
                 self.ledger.audit(kind, judged.request.id, {"approval": None, "why": valid_utf8(str(error))})
-                return told(Verdict(status=Status.DENIED, error=str(error), nobody=nobody))
+                return note(Verdict(status=Status.DENIED, error=str(error), nobody=nobody))
 
     async def _ask(self, judged: Judged, wait: bool) -> Verdict:
         nobody = isinstance(self._approver, Deny)
@@ -256,11 +256,11 @@ class Gate:
 
     async def redeem(self, id: str, judged: Judged) -> Verdict:  # noqa: A002 - as everywhere
         """Use the approval of the question with this id, if `judged` is still exactly what was asked about."""
-        with telemetry.approval(judged.request.id) as told:
+        with telemetry.approval(judged.request.id) as note:
             try:
-                return told(_verdict(await asyncio.to_thread(self._redeem, id, judged), self._expires))
+                return note(_verdict(await asyncio.to_thread(self._redeem, id, judged), self._expires))
             except ApprovalError as error:  # already recorded
-                return told(Verdict(status=Status.DENIED, error=str(error)))
+                return note(Verdict(status=Status.DENIED, error=str(error)))
 
     def _redeem(self, id: str, judged: Judged) -> Entry:  # noqa: A002 - as everywhere
         self.ledger.load(id)  # before looking for a key in a database that may not exist

@@ -35,11 +35,11 @@ LIMITS = Limits(
 CODE = """
 import glob, json, os, subprocess, sys, sysconfig
 
-told = json.load(sys.stdin)
+order = json.load(sys.stdin)
 here = os.getcwd()
 os.mkdir("tmp")
 with open("requirements.txt", "w") as file:
-    file.write("\\n".join(told["requirements"]) + "\\n")
+    file.write("\\n".join(order["requirements"]) + "\\n")
 places = [sysconfig.get_path("purelib"), os.path.join(os.path.dirname(os.__file__), "ensurepip", "_bundled")]
 places.append(sysconfig.get_config_var("WHEEL_PKG_DIR") or "/usr/share/python-wheels")
 names = ("/pip/__pip-runner__.py", "/pip-*.whl")
@@ -47,13 +47,13 @@ found = [path for place in places for name in names for path in glob.glob(place 
 if not found:
     sys.exit("error: this interpreter has neither pip nor ensurepip")
 program = os.path.dirname(found[0]) if found[0].endswith(".py") else found[0] + "/pip"
-first, *more = [url.format(**os.environ) for url in told["urls"]]
+first, *more = [url.format(**os.environ) for url in order["urls"]]
 settings = {
     "TMPDIR": here + "/tmp",
     "HOME": here + "/tmp",
     "PIP_INDEX_URL": first,
     "PIP_EXTRA_INDEX_URL": " ".join(more),
-    "PIP_TRUSTED_HOST": " ".join(told["trusted"]),
+    "PIP_TRUSTED_HOST": " ".join(order["trusted"]),
 }
 options = ["--prefix", here + "/env", "--ignore-installed", "--no-input", "--no-cache-dir"]
 options += ["--report", here + "/report.json", "--disable-pip-version-check", "--no-warn-script-location"]

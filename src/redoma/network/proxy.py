@@ -233,11 +233,11 @@ class Proxy:
 
     async def _tunnel(self, client: Stream, upstream: Stream, place: Place, rules: tuple[HostRule, ...]) -> None:
         """Handle what follows a CONNECT, of HTTP or of SOCKS."""
-        told = False
+        reported = False
 
         def note(record: NetworkRequest) -> None:
-            nonlocal told
-            told = True
+            nonlocal reported
+            reported = True
             self._note(record)
 
         try:
@@ -248,14 +248,14 @@ class Proxy:
                 client.unread(data)
                 if reads:
                     await self._inside_tls(client, upstream, place, note)
-                    return None if told else self._note_silent(place)
+                    return None if reported else self._note_silent(place)
             elif first:
                 client.unread(first)
                 if place.port == 443:
                     raise Denied(f"what is sent to port 443 of {place.host} is not TLS")
                 if reads or place.port == 80 or await _begins_http(client):
                     await self._exchange(client, place, upstream, note).run()
-                    return None if told else self._note_silent(place)
+                    return None if reported else self._note_silent(place)
             rule = next((rule for rule in rules if not rule.looks_inside), rules[0])
             return await self._pump(client, upstream, place, rule, note)
         except Denied as denied:
@@ -266,7 +266,7 @@ class Proxy:
         except (ConnectionError, TimeoutError, ssl.SSLError) as error:
             return self._note(_tunnelled(*place[:2], decision="failed", why=why_broken(error)))
         except asyncio.CancelledError:
-            if not told:
+            if not reported:
                 self._note(_tunnelled(*place[:2], decision="failed", why=ENDED))
             raise
         finally:

@@ -77,11 +77,11 @@ def diagnose(stdout: str, stderr: str, exit_code: int | None, status: Status) ->
         if not text or not (failed or any(mark in text for mark in MARKS)):
             continue
         lines = [line[:_MAX_LINE] for line in text[-_MAX_READ:].split("\n")[-_MAX_LINES:]]
-        told = _traces(lines)
+        traces = _traces(lines)
         # The last exception ended the program, so traces are reported from the end.
-        found += [(_weight(diagnosis), -end, diagnosis) for end, diagnosis in told]
+        found += [(_weight(diagnosis), -end, diagnosis) for end, diagnosis in traces]
         if failed:
-            found += _in_lines(lines, {end for end, _ in told})
+            found += _in_lines(lines, {end for end, _ in traces})
     found.sort(key=lambda item: item[:2])
     unique = dict.fromkeys(_bounded(diagnosis) for _, _, diagnosis in found)
     return tuple(unique)[:MAX_DIAGNOSES]
@@ -132,16 +132,16 @@ def _in_lines(lines: list[str], taken: set[int]) -> list[tuple[int, int, Diagnos
 
 def _read(kind: str, *matches: Any, **fields: str) -> Diagnosis:
     """Return a diagnosis from `fields` and the groups of some matches, which are named after its fields."""
-    told = {name: value for match in matches if match for name, value in match.groupdict().items() if value}
-    told.update(fields)
+    parts = {name: value for match in matches if match for name, value in match.groupdict().items() if value}
+    parts.update(fields)
     return Diagnosis(
         kind=kind,
-        message=told.get("message", ""),
-        file=told.get("file", ""),
-        line=int(told.get("line", 0)),
-        column=int(told.get("column", 0)),
-        function=told.get("function", ""),
-        exception=told.get("exception", ""),
+        message=parts.get("message", ""),
+        file=parts.get("file", ""),
+        line=int(parts.get("line", 0)),
+        column=int(parts.get("column", 0)),
+        function=parts.get("function", ""),
+        exception=parts.get("exception", ""),
     )
 
 

@@ -212,9 +212,9 @@ class _Search:
 
     def _gitlinks(self, place: Sequence[str], env: Mapping[str, str]) -> Iterator[str]:
         words = ("ls-files", "--full-name", "--stage", "-z", "--", ":/")
-        told = self._tell(place, env, *words, most=_MAX_INDEX_BYTES) or ""
-        if _GITLINK in told:
-            yield from (line.partition("\t")[2] for line in told.split("\0") if line.startswith(_GITLINK))
+        output = self._tell(place, env, *words, most=_MAX_INDEX_BYTES) or ""
+        if _GITLINK in output:
+            yield from (line.partition("\t")[2] for line in output.split("\0") if line.startswith(_GITLINK))
 
     def _below(self, top: str, name: str, option: str) -> Iterator[tuple[str, ...]]:
         """Yield the directories below this one that contain an entry of this name."""
@@ -244,15 +244,15 @@ class _Search:
             timer = threading.Timer(max(0.0, self._until - time.monotonic()), process.kill)
             timer.start()
             try:
-                told = cast("IO[bytes]", process.stdout).read(most + 1)
-                if len(told) > most:
+                output = cast("IO[bytes]", process.stdout).read(most + 1)
+                if len(output) > most:
                     process.kill()
                 process.wait()
             finally:
                 timer.cancel()
-        if len(told) > most or time.monotonic() > self._until:
+        if len(output) > most or time.monotonic() > self._until:
             raise self._too_much()
-        return told.decode("utf-8", "surrogateescape") if process.returncode == 0 else None
+        return output.decode("utf-8", "surrogateescape") if process.returncode == 0 else None
 
     @staticmethod
     def _too_much() -> BackendError:

@@ -137,11 +137,11 @@ def intent_record(judged: Judged, approval: Approval | None, kept: Kept, redacto
     )
     given: dict[str, Any] = msgspec.to_builtins(intent)
     # Without their own names: a secret that is spelt like one of them must not move a field to another name.
-    told = {**given, **{name: redactor.redact_data(given[name])[0] for name in _to_redact(given, redactor)}}
-    exact = told == given and words == request.argv and encodable(given) is given  # as nearly always
-    if missing := {**({} if exact else _inexact(request, given, told)), **_missing(submission), **kept.missing}:
-        told["missing"] = {redactor.redact(what)[0]: why for what, why in missing.items()}
-    return told if exact and not missing else encodable(told)
+    redacted = {**given, **{name: redactor.redact_data(given[name])[0] for name in _to_redact(given, redactor)}}
+    exact = redacted == given and words == request.argv and encodable(given) is given  # as nearly always
+    if missing := {**({} if exact else _inexact(request, given, redacted)), **_missing(submission), **kept.missing}:
+        redacted["missing"] = {redactor.redact(what)[0]: why for what, why in missing.items()}
+    return redacted if exact and not missing else encodable(redacted)
 
 
 _MAX_TEXTS = 1000
@@ -173,25 +173,25 @@ def _missing(submission: Submission) -> dict[str, str]:
     return {**session, "secrets": "their values are never kept"} if submission.request.secrets else session
 
 
-def _inexact(request: Request, given: dict[str, Any], told: dict[str, Any]) -> dict[str, str]:
+def _inexact(request: Request, given: dict[str, Any], redacted: dict[str, Any]) -> dict[str, str]:
     """Return the parts of the request that the record does not have literally, with reasons."""
     missing: dict[str, str] = {}
-    _note(missing, "argv", list(request.argv), list(told.get("argv", ())))
+    _note(missing, "argv", list(request.argv), list(redacted.get("argv", ())))
     if request.language != "command":  # a command's code is its words joined for reading
-        _note(missing, "code", given["code"], told["code"])
+        _note(missing, "code", given["code"], redacted["code"])
     for name in _EXACT:
-        _note(missing, name, given.get(name), told.get(name))
+        _note(missing, name, given.get(name), redacted.get(name))
     for field, what in (("env", "variable"), ("files", "the name of a file")):
-        if len(given[field]) != len(told[field]):
+        if len(given[field]) != len(redacted[field]):
             missing[field] = "the record has no room for all of them"
-        for pair, shown in zip(given[field].items(), told[field].items(), strict=False):
+        for pair, shown in zip(given[field].items(), redacted[field].items(), strict=False):
             _note(missing, f"{what} {shown[0]}", list(pair), list(shown))
     return missing
 
 
-def _note(missing: dict[str, str], what: str, given: Any, told: Any) -> None:
-    given, told = ([*each] if isinstance(each, tuple) else each for each in (given, told))
-    if given != told:
+def _note(missing: dict[str, str], what: str, given: Any, redacted: Any) -> None:
+    given, redacted = ([*each] if isinstance(each, tuple) else each for each in (given, redacted))
+    if given != redacted:
         missing[what] = "something sensitive was taken out of it"
     elif encodable(given) != given:
         missing[what] = "it can't be written as UTF-8"

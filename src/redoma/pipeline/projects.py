@@ -266,7 +266,9 @@ class Projects:
         finally:
             if guard is not None and guard.restored is not None:  # also for a cancelled run, which has no result
                 self.rolled_back = guard.checkpoint.project, guard.restored
-                self._record("rollback", request.id, _told(guard.restored, guard.checkpoint.project, redactor))
+                self._record(
+                    "rollback", request.id, _rollback_record(guard.restored, guard.checkpoint.project, redactor)
+                )
         back = guard.restored
         rollback = None if back is None else {**back.left, **back.failed}
         return outcome, {"effect": guard.effect and _redacted(guard.effect, redactor), "rollback": rollback}
@@ -309,8 +311,8 @@ class Projects:
         except (ApprovalError, WorkspaceError) as error:
             self._record("apply.refused", kept.id, {"why": valid_utf8(str(error))[:_MAX_REASON]})
             raise
-        told = {"effect": kept.digest, "project": kept.effect.project, "approver": approver, "named": list(named)}
-        self._record("apply", kept.id, told)  # what can't be recorded isn't done
+        fields = {"effect": kept.digest, "project": kept.effect.project, "approver": approver, "named": list(named)}
+        self._record("apply", kept.id, fields)  # what can't be recorded isn't done
         try:
             done = await asyncio.to_thread(partial(self.changes.apply, kept.id, paths, named, exact=exact))
         except WorkspaceError as error:
@@ -435,11 +437,11 @@ def to_ask(judged: Judged) -> str:
         return ""
 
 
-def _told(restored: Restored, project: str, redactor: Redactor) -> dict[str, Any]:
+def _rollback_record(restored: Restored, project: str, redactor: Redactor) -> dict[str, Any]:
     """Return a rollback for the audit log. The run chose the names, so they may contain anything."""
     left = {valid_utf8(path): why for path, why in sorted({**restored.left, **restored.failed}.items())[:_MAX_PATHS]}
-    told: dict[str, Any] = redactor.redact_data({"paths": _paths(restored.paths), "left": left})[0]
-    return {"project": valid_utf8(project), **told}
+    shown: dict[str, Any] = redactor.redact_data({"paths": _paths(restored.paths), "left": left})[0]
+    return {"project": valid_utf8(project), **shown}
 
 
 def _must_be_still_at(path: str, tree: Tree, *, otherwise: str) -> None:

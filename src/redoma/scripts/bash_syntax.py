@@ -168,10 +168,12 @@ def _limits() -> dict[str, int]:
 
 def _verdict(said: bytes, *, readable: bool) -> Finding | None:
     # It exits with 0 after some errors, such as `[[ ( [[ (`: its messages count, too.
-    told = [line for line in _SAID.finditer(said.decode("utf-8", "replace")) if not line["what"].startswith("warning")]
-    if told:
-        what, _ = clean(told[0]["what"][:200], Redactor())
-        return _objection(f"Bash says: {what}", int(told[0]["line"]))
+    errors = [
+        line for line in _SAID.finditer(said.decode("utf-8", "replace")) if not line["what"].startswith("warning")
+    ]
+    if errors:
+        what, _ = clean(errors[0]["what"][:200], Redactor())
+        return _objection(f"Bash says: {what}", int(errors[0]["line"]))
     return None if readable else _objection("Bash can't read it")
 
 

@@ -45,7 +45,7 @@ def run(submit: F) -> F:
     """Watch the whole path of a request, to its result."""
 
     @functools.wraps(submit)
-    async def told(self: object, submission: Submission, /, *args: Any, **kwargs: Any) -> Result:
+    async def wrapper(self: object, submission: Submission, /, *args: Any, **kwargs: Any) -> Result:
         request, began = submission.request, time.monotonic()
         result: Result | None = None
         # A cancelled run ends like this; the record says the same.
@@ -65,7 +65,7 @@ def run(submit: F) -> F:
                     status, place = result.status.value, result.backend or place
                 _ended(request, place, status, result, time.monotonic() - began, span)
 
-    return cast("F", told)
+    return cast("F", wrapper)
 
 
 def _ended(request: Request, place: str, status: str, result: Result | None, seconds: float, span: Span) -> None:
@@ -103,7 +103,7 @@ def policy(judge: F) -> F:
     """Watch policy evaluating a request."""
 
     @functools.wraps(judge)
-    def told(self: object, submission: Submission) -> Judged:
+    def wrapper(self: object, submission: Submission) -> Judged:
         began = time.monotonic()
         with Span("redoma.policy", run=submission.request.id) as span:
             judged: Judged = judge(self, submission)
@@ -112,14 +112,14 @@ def policy(judge: F) -> F:
         metrics.POLICY_SECONDS.observe(time.monotonic() - began)
         return judged
 
-    return cast("F", told)
+    return cast("F", wrapper)
 
 
 def decided(decide: F) -> F:
     """Watch what follows a verdict: running, asking or refusing."""
 
     @functools.wraps(decide)
-    async def told(self: object, judged: Judged) -> Any:
+    async def wrapper(self: object, judged: Judged) -> Any:
         metrics.DECISIONS.add(judged.evaluation.decision.value)
         if heard(INFO, "run.decided"):
             request, verdict = judged.request, _verdict(judged.evaluation, judged.level)
@@ -128,7 +128,7 @@ def decided(decide: F) -> F:
             metrics.EVENTS.add("run.decided")
         return await decide(self, judged)
 
-    return cast("F", told)
+    return cast("F", wrapper)
 
 
 @contextmanager
@@ -138,14 +138,14 @@ def approval(run: str) -> Iterator[Callable[[Verdict], Verdict]]:
     """
     began, outcome, asked_as = time.monotonic(), "failed", ""
 
-    def told(verdict: Verdict) -> Verdict:
+    def note(verdict: Verdict) -> Verdict:
         nonlocal outcome, asked_as
         outcome, asked_as = "approved" if verdict.status is None else verdict.status.value, verdict.id
         return verdict
 
     with Span("redoma.approval", run=run) as span:
         try:
-            yield told
+            yield note
         finally:
             seconds = _rounded(time.monotonic() - began)
             metrics.APPROVALS.add(outcome)
@@ -157,7 +157,7 @@ def backend(work: F) -> F:
     """Watch a request on a backend, including its workspace."""
 
     @functools.wraps(work)
-    async def told(
+    async def wrapper(
         self: object, backend: Backend, request: Request, /, *args: Any, **kwargs: Any
     ) -> tuple[Outcome, Any]:
         _places[request.id] = backend.name
@@ -170,18 +170,18 @@ def backend(work: F) -> F:
         metrics.RUN_SECONDS.observe(time.monotonic() - began, backend.name)
         return outcome, more
 
-    return cast("F", told)
+    return cast("F", wrapper)
 
 
 def looked_at(look: F) -> F:
     """Watch the search for changes in an overlay."""
 
     @functools.wraps(look)
-    def told(*args: Any, **kwargs: Any) -> Any:
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
         with Span("redoma.effect"):
             return look(*args, **kwargs)
 
-    return cast("F", told)
+    return cast("F", wrapper)
 
 
 def effect(name: str) -> Callable[[F], F]:
@@ -189,13 +189,13 @@ def effect(name: str) -> Callable[[F], F]:
 
     def decorate(work: F) -> F:
         @functools.wraps(work)
-        async def told(*args: Any, **kwargs: Any) -> Kept:
+        async def wrapper(*args: Any, **kwargs: Any) -> Kept:
             with Span(name) as span:
                 kept: Kept = await work(*args, **kwargs)
                 span.set(run=kept.id)
                 return kept
 
-        return cast("F", told)
+        return cast("F", wrapper)
 
     return decorate
 

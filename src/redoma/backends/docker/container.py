@@ -57,7 +57,7 @@ class Container:
     @property
     def _about(self) -> dict[str, str]:
         host = self._settings["HostConfig"]
-        told = {
+        facts = {
             "image": self._settings["Image"],
             "runtime": host.get("Runtime", ""),
             "user": self._settings["User"],
@@ -65,7 +65,7 @@ class Container:
             "hosts": self._hosts,
             "init": "docker-init" if host.get("Init") else "",
         }
-        return {name: str(value) for name, value in told.items()}
+        return {name: str(value) for name, value in facts.items()}
 
     async def create(self) -> None:
         """Create the container; pull a missing image first if that is allowed. Raises `BackendError`."""
@@ -216,10 +216,10 @@ class Container:
     async def stats(self) -> dict[str, Any]:
         """Return the engine's statistics for it; empty if it has ended."""
         asked: dict[str, str | int] = {"stream": 0, "one-shot": 1}
-        told = await self._try(
+        answer = await self._try(
             lambda container: container.docker._query_json(f"containers/{container.id}/stats", params=asked)
         )
-        return told if isinstance(told, dict) else {}
+        return answer if isinstance(answer, dict) else {}
 
     # --- the end ---
 
@@ -239,15 +239,15 @@ class Container:
 
         with readable_errors():
             try:
-                told = await (self._end or self._made().wait())
+                ending = await (self._end or self._made().wait())
             except aiodocker.DockerError as error:
                 if error.status != _GONE:
                     raise
-                told = {"StatusCode": 128 + signal.SIGKILL}  # it was removed while it ran, which kills it first
-        if told.get("Error"):
-            raise BackendError("the container was lost", why=str(told["Error"]), next="run it again")
+                ending = {"StatusCode": 128 + signal.SIGKILL}  # it was removed while it ran, which kills it first
+        if ending.get("Error"):
+            raise BackendError("the container was lost", why=str(ending["Error"]), next="run it again")
         self.ended = True
-        return int(told["StatusCode"])
+        return int(ending["StatusCode"])
 
     async def ran_out_of_memory(self) -> bool:
         """Return whether the engine knows by now that the kernel's OOM killer killed one of its processes."""

@@ -270,8 +270,8 @@ class Run:
         while True:
             await asyncio.sleep(pause)
             pause = _LOOK
-            told = await self._container.stats()
-            self._note(told)
+            stats = await self._container.stats()
+            self._note(stats)
             over = (self._cpu or 0.0) - self._request.limits.cpu
             if over > 0 and self._last is not None:
                 self._used_up = True
@@ -279,9 +279,9 @@ class Run:
                 if over > _SENDING_CPU:  # the stub doesn't need that much: the program has disabled it
                     await self._signal(signal.SIGKILL)
 
-    def _note(self, told: dict[str, Any]) -> None:
-        used = told.get("cpu_stats", {}).get("cpu_usage", {}).get("total_usage")
-        memory = told.get("memory_stats", {})
+    def _note(self, stats: dict[str, Any]) -> None:
+        used = stats.get("cpu_stats", {}).get("cpu_usage", {}).get("total_usage")
+        memory = stats.get("memory_stats", {})
         most = memory.get("max_usage") or memory.get("usage")  # cgroup v2 has no peak here: keep the highest value seen
         if used:
             self._cpu = used / _SECOND

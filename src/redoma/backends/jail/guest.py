@@ -89,7 +89,7 @@ def start(found: bytes, seed: int, prelude: types.ModuleType | None, maker: Make
     """
     global MAIN, REPORT, SCRIPT, WORKSPACE
     MAIN, REPORT, SCRIPT, WORKSPACE = (place + path for path in (MAIN, REPORT, SCRIPT, WORKSPACE))
-    order = _socket.socket(fileno=_ORDER)
+    channel = _socket.socket(fileno=_ORDER)
     try:
         if (threading := sys.modules.get("threading")) is not None:
             threading.main_thread()._set_native_id()  # or it would be that of the zygote
@@ -98,20 +98,20 @@ def start(found: bytes, seed: int, prelude: types.ModuleType | None, maker: Make
         settle(seed)
         sys.modules["__main__"].__dict__.update(names)
         holder = maker.hold()
-        order.sendall(protocol.frame(protocol.ARMED, found))
+        channel.sendall(protocol.frame(protocol.ARMED, found))
     except BaseException as error:
         tell(_ORDER, error)
         os._exit(1)
-    told = protocol.read_order(order.recv)
-    if told is None:
+    order = protocol.read_order(channel.recv)
+    if order is None:
         os._exit(0)
-    if not told["argv"]:
-        order.close()
-        if "RLIMIT_NPROC" in told["rlimits"] and holder > 0:
-            told["rlimits"]["RLIMIT_NPROC"] += 1  # the holder counts as one
+    if not order["argv"]:
+        channel.close()
+        if "RLIMIT_NPROC" in order["rlimits"] and holder > 0:
+            order["rlimits"]["RLIMIT_NPROC"] += 1  # the holder counts as one
     elif holder > 0:  # it would keep memory that nobody needs. (The socket closes on exec.)
         maker.release()
-    run(told)
+    run(order)
 
 
 def offer_displays() -> dict[str, Any]:
@@ -166,8 +166,8 @@ def practise(source: str) -> dict[str, Any]:
     """Do what a run does, without leaving anything. Returns what it would report."""
     paper = io.TextIOWrapper(io.BytesIO(), "utf-8", line_buffering=True)
     streams, sys.stdout, sys.stderr = (sys.stdout, sys.stderr), paper, paper
-    told = protocol.order({"env": dict(os.environ), "files": {}, "source": "", "rlimits": {}})
-    protocol.read_order(io.BytesIO(told).read)
+    encoded = protocol.order({"env": dict(os.environ), "files": {}, "source": "", "rlimits": {}})
+    protocol.read_order(io.BytesIO(encoded).read)
     namespace = types.ModuleType("__main__")
     found = {"value": value.encode(evaluate(parse(source), namespace.__dict__), 1000)}
     namespace.__dict__.clear()
@@ -219,10 +219,10 @@ def put(path: str, content: bytes) -> None:
         os.close(file)
 
 
-def run(told: dict[str, Any]) -> NoReturn:
+def run(order: dict[str, Any]) -> NoReturn:
     """Place the files of the order, enter its directory, and run it. Reports what fails."""
     try:
-        for name, content in told["files"].items():
+        for name, content in order["files"].items():
             if "/" in name:
                 os.makedirs(os.path.dirname(name), exist_ok=True)
             with open(name, "wb") as file:
@@ -231,28 +231,28 @@ def run(told: dict[str, Any]) -> NoReturn:
         report({"broken": f"place the file {name!r}: {error.strerror}", "errno": error.errno})
         os._exit(125)
     try:
-        if told["cwd"]:
-            os.chdir(told["cwd"])
+        if order["cwd"]:
+            os.chdir(order["cwd"])
     except OSError as error:
-        report({"broken": f"enter {told['cwd']}: {error.strerror}", "errno": error.errno})
+        report({"broken": f"enter {order['cwd']}: {error.strerror}", "errno": error.errno})
         os._exit(125)
-    if told["argv"]:
-        execute(told)
-    python(told)
+    if order["argv"]:
+        execute(order)
+    python(order)
 
 
-def execute(told: dict[str, Any]) -> NoReturn:
+def execute(order: dict[str, Any]) -> NoReturn:
     """Execute a program in place of this process. Reports it if none can be started."""
-    argv, search = told["argv"], told["env"].get("PATH", os.defpath).split(":")
-    if told["source"] is not None:
+    argv, search = order["argv"], order["env"].get("PATH", os.defpath).split(":")
+    if order["source"] is not None:
         with open(SCRIPT, "w", encoding="utf-8", errors="surrogateescape") as script:
-            script.write(told["source"])
+            script.write(order["source"])
     sys.stdout.flush()
     broken = FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
-    limit(told["rlimits"])
+    limit(order["rlimits"])
     for path in [argv[0]] if "/" in argv[0] else [f"{directory or '.'}/{argv[0]}" for directory in search]:
         try:
-            os.execve(path, argv, told["env"])  # noqa: S606 - without a shell is the point
+            os.execve(path, argv, order["env"])  # noqa: S606 - without a shell is the point
         except (FileNotFoundError, NotADirectoryError):
             continue
         except OSError as error:
@@ -261,22 +261,22 @@ def execute(told: dict[str, Any]) -> NoReturn:
     os._exit(126 if broken.errno in (errno.EACCES, errno.ENOEXEC) else 127)
 
 
-def python(told: dict[str, Any]) -> NoReturn:
+def python(order: dict[str, Any]) -> NoReturn:
     """Run Python code, report on it, and end this process."""
-    source, leave = told["source"], os._exit  # bound now: the code may replace os._exit
-    environment(told["env"])
-    if told["env"].get("PYTHONUNBUFFERED"):  # as the interpreter does
+    source, leave = order["source"], os._exit  # bound now: the code may replace os._exit
+    environment(order["env"])
+    if order["env"].get("PYTHONUNBUFFERED"):  # as the interpreter does
         set_streams(sys.stdin, stream(1, through=True), stream(2, through=True))
     keep(source)
-    sys.argv += told["arguments"]
+    sys.argv += order["arguments"]
     _own_places.append(WORKSPACE)
-    if told["cwd"]:
-        sys.path.insert(0, told["cwd"])  # the modules of a project, as for a script that is there
-        _own_places.append(told["cwd"])
-    allow_calls(told["recursion"], _OUR_FRAMES)
-    limit(told["rlimits"])
+    if order["cwd"]:
+        sys.path.insert(0, order["cwd"])  # the modules of a project, as for a script that is there
+        _own_places.append(order["cwd"])
+    allow_calls(order["recursion"], _OUR_FRAMES)
+    limit(order["rlimits"])
     code, found, known = 0, {}, len(sys.modules)
-    if told["site"]:
+    if order["site"]:
         find_packages()
     try:
         program = parse(source)
@@ -286,7 +286,7 @@ def python(told: dict[str, Any]) -> NoReturn:
     try:
         if program:
             result = evaluate(program, sys.modules["__main__"].__dict__)
-            found = {"value": value.encode(result, told["value"])}
+            found = {"value": value.encode(result, order["value"])}
             show(result)
     except SystemExit as leaving:
         code = exit_code(leaving)

@@ -150,7 +150,7 @@ def found_built() -> dict[str, Any]:
     return content
 
 
-def told() -> dict[str, Any]:
+def received() -> dict[str, Any]:
     """Return the next message from Redoma. Ends the process if Redoma is gone."""
     data = os.read(SOCKET, 1 << 20)
     if not data:
@@ -161,7 +161,7 @@ def told() -> dict[str, Any]:
 
 def main() -> NoReturn:
     """Receive a plan, build the root, and become the zygote in it."""
-    plan = told()
+    plan = received()
     try:
         built: dict[str, Any] = {"changes": "", "why": "", "parts": [], "bound": ""}
         if not plan["lean"]:

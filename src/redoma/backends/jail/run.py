@@ -464,8 +464,8 @@ class Run:
         """
         counted = self._cell.group.cpu() if self._cell.group is not None else None
         counted = None if counted is None else counted - self._cpu_before
-        told = self._verdict.cpu if self._verdict else None
-        return max((used for used in (counted, told) if used is not None), default=None)
+        reported = self._verdict.cpu if self._verdict else None
+        return max((used for used in (counted, reported) if used is not None), default=None)
 
     def _check_time_later(self, deadline: float, cpu_left: float) -> None:
         """Check the time of the run at its deadline, or when it can have used up what is left of its processor time:

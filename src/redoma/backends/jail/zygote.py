@@ -55,13 +55,13 @@ def main() -> NoReturn:
             with root.step("user"):
                 root.enter_user_namespace(0)
         preload(built["preload"])
-        told = root.told()
-        load(told)
-        data = data_for_cells(built, told)
+        settings = root.received()
+        load(settings)
+        data = data_for_cells(built, settings)
     except Exception as error:  # importing a module may raise anything
         root.tell(root.SOCKET, error)
         os._exit(1)
-    prelude = sys.modules[told["prelude"]] if told["prelude"] else None
+    prelude = sys.modules[settings["prelude"]] if settings["prelude"] else None
     below = root.other_mounts(PROJECT, "/proc") if not built["lean"] and os.path.isdir(PROJECT) else []
     armed = {"modules": len(sys.modules), "changes": built["changes"], "why": built["why"], "below": below[:1]}
     maker = compiled.Maker(data)
@@ -77,7 +77,7 @@ def main() -> NoReturn:
     guest.start(data.found, data.order.seed, prelude, maker, os.fsdecode(data.order.place))
 
 
-def load(told: dict[str, Any]) -> None:
+def load(settings: dict[str, Any]) -> None:
     """Load everything that cells are to find in memory. Raises `Broken`."""
     # Ignored signals are inherited, from Python or from whoever started Redoma (nohup). Guests get the defaults.
     # (`_signal`, because `signal` looks each number up in an enum.)
@@ -85,16 +85,16 @@ def load(told: dict[str, Any]) -> None:
         _signal.signal(number, _signal.SIG_DFL)
     _signal.signal(_signal.SIGINT, _signal.default_int_handler)
     del os.environ["PYTHONHASHSEED"]  # already used; otherwise every run would have to remove it
-    if not told["once"]:
+    if not settings["once"]:
         guest.load()
-    preload(told["preload"])
-    if told["prelude"] and hasattr(prelude := sys.modules[told["prelude"]], "prepare"):
+    preload(settings["preload"])
+    if settings["prelude"] and hasattr(prelude := sys.modules[settings["prelude"]], "prepare"):
         prelude.prepare()
     guest.use_pipes()
-    if not told["once"]:
+    if not settings["once"]:
         guest.rehearse()
     linux.hide_from_peers()  # other processes of this user on the host can't trace it
-    if told["preload"]:
+    if settings["preload"]:
         ignore_forks()
 
 
@@ -107,10 +107,12 @@ def preload(names: Iterable[str]) -> None:
             raise root.Unloaded(f"preload {name}: {type(error).__name__}: {error}") from error
 
 
-def data_for_cells(built: dict[str, Any], told: dict[str, Any]) -> compiled.ZygoteData:
+def data_for_cells(built: dict[str, Any], settings: dict[str, Any]) -> compiled.ZygoteData:
     """Return what c/cell.c has to know: our descriptors, and the settings of `configuration` and `seccomp`."""
     lean, on_disk = built["lean"], built["changes"] == "disk"
-    program = seccomp.program(told["watched"], changes_on_disk=lean or on_disk, lean=lean, own_user=told["own_user"])
+    program = seccomp.program(
+        settings["watched"], changes_on_disk=lean or on_disk, lean=lean, own_user=settings["own_user"]
+    )
     return compiled.ZygoteData(
         orders=root.SOCKET,
         redoma=_PARENT,
@@ -136,7 +138,7 @@ def data_for_cells(built: dict[str, Any], told: dict[str, Any]) -> compiled.Zygo
         variables=compiled.strings(*VARIABLES),
         spaces=compiled.strings(*(name for pair in _SPACES.items() for name in pair)),
         parts=compiled.strings(*(text for part in built["parts"] for text in part)),
-        readable=compiled.strings(*LEAN_READABLE, *told["readable"]),
+        readable=compiled.strings(*LEAN_READABLE, *settings["readable"]),
     )
 
 

@@ -137,7 +137,7 @@ class Broker(Protocol):
         """End everything that the script started; called when the script has ended."""
 
 
-Boot = Callable[[host.Told], str]
+Boot = Callable[[host.Job], str]
 """Returns the code that runs a script on another backend."""
 
 
@@ -148,14 +148,14 @@ def cells() -> JailBackend:
     return JailBackend(minimum=0, preload=("lupa.lua54",), prelude=host.__name__)
 
 
-def in_cell(told: host.Told) -> str:
+def in_cell(job: host.Job) -> str:
     """Return the code that runs a script in one of `cells`."""
-    return f"{host.PROGRAM}({told!r})"
+    return f"{host.PROGRAM}({job!r})"
 
 
-def on_host(told: host.Told) -> str:
+def on_host(job: host.Job) -> str:
     """Return the code that runs a script on the host, with no boundary but Lua itself: for trusted scripts."""
-    return f"import sys; sys.path.append({_PACKAGES!r}); from redoma.backends.lua import host; host.run({told!r})"
+    return f"import sys; sys.path.append({_PACKAGES!r}); from redoma.backends.lua import host; host.run({job!r})"
 
 
 class LuaBackend:

@@ -42,7 +42,7 @@ _FIELDS = {
 """The questions and the names of their arguments. `exec` and `exit` are handled below."""
 
 
-class Told(TypedDict):
+class Job(TypedDict):
     """The script to run. It is passed into the cell as the text of a dictionary, so it is plain data."""
 
     source: str
@@ -84,11 +84,11 @@ def make() -> Run:
     return world
 
 
-def run(told: Told) -> None:
+def run(job: Job) -> None:
     """Run a script: the only thing that a cell is asked to do. Raises `LuaError` if the script fails."""
     sys.excepthook = _complain
     world = _state.pop() if _state else make()
-    found = world(_source(told["source"]), *map(_latin, (told["name"], *told["arguments"])))
+    found = world(_source(job["source"]), *map(_latin, (job["name"], *job["arguments"])))
     if found is None:
         return
     message, trace = found if isinstance(found, tuple) else (found, "")

@@ -159,7 +159,7 @@ class MontyBackend:
         limits, usual = request.limits, Limits()
         given = sum(len(content) + 8 * KiB for content in request.files.values())
         inside = Request(
-            code=f"{worker.PROGRAM}({_told(request)!r})",
+            code=f"{worker.PROGRAM}({_job(request)!r})",
             stdin=request.stdin,
             files=request.files,
             require=request.require,
@@ -230,7 +230,7 @@ def _programs() -> dict[str, str]:
         raise BackendUnavailable("the monty workers don't start", why=str(error), next=pip_install(_PACKAGE)) from error
 
 
-def _told(request: Request) -> session.Told:
+def _job(request: Request) -> session.Job:
     limits = request.limits
     return {
         "code": request.code,
@@ -360,17 +360,17 @@ class _Run:
     def execute(self, pool: pydantic_monty.Monty) -> Outcome:
         import pydantic_monty as monty
 
-        request, told = self._request, _told(self._request)
+        request, job = self._request, _job(self._request)
         with ExitStack() as stack:
             files = str(stack.enter_context(scratch(request.files))) if request.files else None
             stack.callback(self._reap)
             try:
-                checked_out = stack.enter_context(session.checkout(pool, told))
+                checked_out = stack.enter_context(session.checkout(pool, job))
                 self._pin(checked_out.worker_pid)
             except (OSError, RuntimeError, monty.MontyError) as error:
                 raise BackendError("no monty worker could be had", why=str(error), next="run it again") from error
             start, pid = time.monotonic(), checked_out.worker_pid
-            feed = session.Feed(told, say=self._print, wait=self._wait, read=lambda: request.stdin)
+            feed = session.Feed(job, say=self._print, wait=self._wait, read=lambda: request.stdin)
             self._deadline = feed.deadline
             ended = _Ended(**feed.run(checked_out, files))
             usage = Usage(wall=time.monotonic() - start, memory=_peak_memory(pid))

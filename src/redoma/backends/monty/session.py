@@ -35,7 +35,7 @@ _MAX_ITEMS = 99_000
 _MAX_INT_BITS = 14_000  # CPython refuses to print an int of more than about 4300 digits, so callers could not either
 
 
-class Told(TypedDict):
+class Job(TypedDict):
     """The code to run, and its limits. It is passed into the cell as the text of a dictionary, so it is plain data."""
 
     code: str
@@ -77,20 +77,20 @@ def start(workers: int, *, binary: str | None = None, checkouts: int = 1) -> pyd
     return pool.__enter__()
 
 
-def checkout(pool: pydantic_monty.Monty, told: Told) -> pydantic_monty.MontySession:
+def checkout(pool: pydantic_monty.Monty, job: Job) -> pydantic_monty.MontySession:
     """Return a session, which gets its own worker when it is entered."""
     return pool.checkout(
         script_name="main.py",
         limits={
             # Its clock stops in our callbacks, and there is one thread: so this bounds both.
-            "max_feed_duration_secs": min(told["time"], told["cpu"]),
-            "max_memory": told["memory"],
-            "max_recursion_depth": told["recursion"],
+            "max_feed_duration_secs": min(job["time"], job["cpu"]),
+            "max_memory": job["memory"],
+            "max_recursion_depth": job["recursion"],
             "max_suspensions": _HOST_CALLS,
         },
         # Sleeps are ours, so that they can be interrupted and count as time. Random numbers can be reproduced from a
         # seed, which has a fixed length since it counts as memory.
-        os_policy={"sleep": "call_host", "random_start": {"seed": f"{told['seed']:016x}"}},
+        os_policy={"sleep": "call_host", "random_start": {"seed": f"{job['seed']:016x}"}},
     )
 
 
@@ -99,16 +99,16 @@ class Feed:
 
     def __init__(
         self,
-        told: Told,
+        job: Job,
         *,
         say: Callable[[Literal["stdout", "stderr"], str], None],
         wait: Callable[[float], None],
         read: Callable[[], bytes],
     ) -> None:
-        self._told, self._say, self._wait, self._read = told, say, wait, read
+        self._job, self._say, self._wait, self._read = job, say, wait, read
         self._lines: list[str] | None = None
         start = time.monotonic()
-        self.deadline, self._cpu_deadline = start + told["time"], start + told["cpu"]
+        self.deadline, self._cpu_deadline = start + job["time"], start + job["cpu"]
 
     def run(self, session: pydantic_monty.MontySession, files: str | None) -> Ended:
         """Run the code to its end. `files` is the directory with the request's files, if there are any."""
@@ -121,12 +121,12 @@ class Feed:
                 host_path=files,
                 virtual_path=HOME,
                 mode="overlay",
-                write_bytes_limit=self._told["writes"],
-                memory_usage_limit=self._told["memory"],
+                write_bytes_limit=self._job["writes"],
+                memory_usage_limit=self._job["memory"],
             )
         try:
             found = session.feed_run(
-                self._told["code"],
+                self._job["code"],
                 external_lookup={"input": self._input},
                 print_callback=self._say,
                 mount=mount,
@@ -140,7 +140,7 @@ class Feed:
         finally:
             if mount is not None:
                 mount.close()
-        return ended("ok", value=plain(found, self._told["value"]))
+        return ended("ok", value=plain(found, self._job["value"]))
 
     def _failed(self, failure: Any) -> Ended:
         exception = type(failure.exception()).__name__
@@ -185,9 +185,9 @@ class Feed:
         from pydantic_monty import NOT_HANDLED
 
         if name == "os.environ":
-            return self._told["env"]
+            return self._job["env"]
         if name == "os.getenv":
-            return self._told["env"].get(*args, **kwargs)
+            return self._job["env"].get(*args, **kwargs)
         if name in ("time.sleep", "asyncio.sleep", "system.sleep", "system.async_sleep"):
             self._wait(float(args[0]))
             return None
@@ -248,28 +248,28 @@ def arm() -> dict[str, Any]:
     # The first of its two sessions is a warm-up: it loads the pages that the second would otherwise wait for.
     pool = start(1, binary=f"{PROGRAMS}/{PROGRAM}", checkouts=2)
     _kept.append(pool)
-    told = Told(
+    job = Job(
         code="", env={}, files=False, time=9.0, cpu=9.0, memory=1 << 26, recursion=100, writes=0, value=1000, seed=0
     )
-    with checkout(pool, told) as session:
+    with checkout(pool, job) as session:
         for code in ("print('x', 1.5)\n[str(i) for i in range(3)]", "1 / 0"):
-            Feed({**told, "code": code}, say=lambda *_: None, wait=time.sleep, read=bytes).run(session, None)
+            Feed({**job, "code": code}, say=lambda *_: None, wait=time.sleep, read=bytes).run(session, None)
     return {PROGRAM: run}
 
 
-def run(told: Told) -> Ended:
+def run(job: Job) -> Ended:
     """Run the code: the only thing that a cell is asked to do."""
     import pydantic_monty as monty
 
-    session = checkout(_kept[0], told)
+    session = checkout(_kept[0], job)
     _kept.append(session)
     try:
         session.__enter__()
     except (OSError, RuntimeError, monty.MontyError) as error:
         return ended("crashed", error=str(error)[:_MAX_ERROR])
     worker = session.worker_pid
-    feed = Feed(told, say=_write, wait=time.sleep, read=sys.stdin.buffer.read)
-    found = feed.run(session, HOME if told["files"] else None)
+    feed = Feed(job, say=_write, wait=time.sleep, read=sys.stdin.buffer.read)
+    found = feed.run(session, HOME if job["files"] else None)
     if worker is not None:
         with suppress(ProcessLookupError):
             os.kill(worker, signal.SIGKILL)  # it dies while we report, so the end of the cell need not wait for it
