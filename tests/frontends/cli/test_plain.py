@@ -160,3 +160,14 @@ def test_the_record_is_the_same(tmp_path: Path) -> None:
     assert kinds == ["intent", "outcome", "intent", "outcome"]
     first, second = (record["data"] for record in said if record["kind"] == "intent")
     assert {**first, "seed": 0} == {**second, "seed": 0}
+
+
+def test_eval_without_monty_says_how_to_install_it(tmp_path: Path) -> None:
+    code = "import sys; sys.modules['pydantic_monty'] = None; from redoma.frontends.cli import main; main()"
+    env = {**os.environ, "REDOMA_STATE_DIR": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", code, "eval", "1"], env=env, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stderr) == (1, "")
+    assert "monty is not here" in done.stdout
+    assert "install 'pydantic-monty" in done.stdout

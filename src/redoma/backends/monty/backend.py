@@ -140,7 +140,7 @@ class MontyBackend:
 
     def _jail(self) -> JailBackend | None:
         """Return the jail whose cells have a worker each, started ahead; None if cells are not used."""
-        if self._without_cells is None and self._cells is None and not is_seen_in_cells(worker.location()):
+        if self._without_cells is None and self._cells is None and not is_seen_in_cells(_location()):
             self._do_without_cells()
         if self._without_cells is None and self._cells is None:
             from ..jail import JailBackend
@@ -196,10 +196,8 @@ class MontyBackend:
 
 def _alone() -> Isolation:
     """Return the isolation that Monty itself provides. Raises `BackendUnavailable` if it is not installed."""
-    try:
-        version = worker.version()
-    except ImportError as error:
-        raise BackendUnavailable("monty is not here", why=str(error), next=pip_install(_PACKAGE)) from error
+    _location()
+    version = worker.version()
     layers = {name: text.format(version) for name, text in _LAYERS.items()}
     return Isolation(layers=layers, missing=("kernel", "limit on files"))
 
@@ -221,6 +219,14 @@ def _together(monty: Isolation, cell: Isolation) -> Isolation:
     }
     layers = {**cell.layers, **monty.layers, **both}
     return Isolation(layers=layers, missing=(*(name for name in monty.missing if name not in layers), *cell.missing))
+
+
+def _location() -> str:
+    """Return the file of Monty's package. Raises `BackendUnavailable` if it is not installed."""
+    try:
+        return worker.location()
+    except ImportError as error:
+        raise BackendUnavailable("monty is not here", why=str(error), next=pip_install(_PACKAGE)) from error
 
 
 def _programs() -> dict[str, str]:
