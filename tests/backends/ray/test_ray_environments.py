@@ -112,13 +112,6 @@ def test_what_is_not_that_environment_is_refused_and_leaves_nothing(tmp_path: Pa
 
 
 @pytest.fixture
-def cluster() -> Iterator[LocalCluster]:
-    one = LocalCluster()
-    yield one
-    one.close()
-
-
-@pytest.fixture
 def config(tmp_path: Path) -> Config:
     state = tmp_path / "state"
     return Config(audit=AuditConfig(directory=state / "audit"), state=state)
