@@ -15,6 +15,7 @@ import inspect
 import os
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Annotated, Any, Protocol, TypedDict, Unpack, cast
 
@@ -23,7 +24,7 @@ import msgspec
 from ..backends.base import uncancellable
 from ..backends.jail import JailBackend
 from ..exec import AsyncProcess, Process, ProcessControl
-from ..lib.errors import BackendError, CallbackError, InvalidRequest
+from ..lib.errors import BackendError, CallbackError, InvalidRequest, RedomaError
 from ..lib.types import resolved
 from ..models import Chunk, Display, Effect, Isolation, Language, Limits, PolicyView, Request, Result, Submission
 from ..models.request import new_id
@@ -32,7 +33,7 @@ from ..pipeline import intake, results
 from ..pipeline.executor import AsyncExecutor
 from ..pipeline.intake import Files, Options
 from ..pipeline.streaming import AsyncLiveRun
-from ..pipeline.sync import Driven, Executor, default, driven, driven_end, on_loop
+from ..pipeline.sync import Driven, Executor, default, driven, driven_end, on_loop, wrapped
 from ..redaction import Redactor, clean
 from ..telemetry import INFO, tell
 from ..workspace.kept import Kept
@@ -51,6 +52,7 @@ Event = Chunk | Display
 
 _OF_A_RUN = frozenset({"time", "output_lines", "output_bytes", "output_total"})
 """Limits that apply to each run; the others apply to the session as a whole."""
+_CALLBACKS = ("on_stdout", "on_stderr", "on_result")
 _MAX_OPENING = 8  # copies that are opened at a time
 
 
@@ -590,15 +592,16 @@ class AsyncSession:
         """Run source text and follow it: `async with … as run`, `async for event in run` (a `Chunk` of output or a
         `Display`), then `run.result`. If nobody asks for the next event, the code is blocked once it has printed a lot.
         """
-        return self._stream({"code": code, "language": language}, _without_callbacks(options))
+        must_have_no_callbacks(options)
+        return self._stream({"code": code, "language": language}, options)
 
     def stream_command(self, argv: Iterable[str], **options: Unpack[RunOptions]) -> AsyncSessionRun:
         """Run a program with its arguments and follow it as `stream` does."""
-        what = {"argv": intake.words("argv", argv), "language": "command"}
-        return self._stream(what, _without_callbacks(options))
+        must_have_no_callbacks(options)
+        return self._stream({"argv": intake.words("argv", argv), "language": "command"}, options)
 
     async def _run(self, what: dict[str, Any], options: RunOptions) -> Result:
-        if not any(options.get(name) for name in ("on_stdout", "on_stderr", "on_result")):
+        if not any(options.get(name) for name in _CALLBACKS):
             return await self._executor.submit(self._prepared(what, options)[0])
         run = self._stream(what, options)
         async with run:
@@ -751,12 +754,14 @@ class AsyncSessionRun(AsyncLiveRun):
 
 
 class Followed(Protocol):
-    """A run that is being followed."""
+    """A run that is being followed, here or on a service."""
 
     @property
     def result(self) -> Result: ...
 
     async def next_event(self) -> Event | None: ...
+
+    async def aclose(self) -> None: ...
 
 
 async def deliver(run: Followed, options: RunOptions) -> Result:
@@ -778,11 +783,11 @@ async def deliver(run: Followed, options: RunOptions) -> Result:
     return run.result
 
 
-def _without_callbacks(options: RunOptions) -> RunOptions:
-    for name in ("on_stdout", "on_stderr", "on_result"):
+def must_have_no_callbacks(options: Mapping[str, Any]) -> None:
+    """Raise `InvalidRequest` if options of a stream have a callback: the caller gets the events itself."""
+    for name in _CALLBACKS:
         if options.get(name) is not None:
             raise InvalidRequest(f"{name} was given to a stream", why="it would get nothing", next="leave it out")
-    return options
 
 
 def _callback(event: Event, options: RunOptions) -> Callable[[Any], Any] | None:
@@ -823,15 +828,22 @@ def _positive(name: str, seconds: Any) -> float:
     return float(seconds)
 
 
-class SessionRun(Driven[AsyncSessionRun]):
+class SessionRun(Driven[Followed]):
     """A run that is being followed: its output and displays in order, then its `result`."""
 
     @property
     def result(self) -> Result:
+        """The result, once the run has ended."""
         return self.core.result
 
-    next_event = driven(AsyncSessionRun.next_event)
-    close = driven_end(AsyncSessionRun.aclose)
+    def next_event(self) -> Event | None:
+        """Return the next chunk of output or display; None after the last one."""
+        return self._executor.wait(self.core.next_event())
+
+    def close(self) -> None:
+        """End the run if it still goes on."""
+        with suppress(RedomaError):  # the executor is closed: that has ended everything
+            self._executor.wait(self.core.aclose())
 
     def __iter__(self) -> Iterator[Event]:
         while (event := self.next_event()) is not None:
@@ -886,6 +898,8 @@ class Session(Driven[AsyncSession]):
     forget = driven(AsyncSession.forget)
     usage = driven(AsyncSession.usage)
     interrupt = on_loop(AsyncSession.interrupt)
+    stream = wrapped(AsyncSession.stream, SessionRun)
+    stream_command = wrapped(AsyncSession.stream_command, SessionRun)
     close = driven_end(AsyncSession.aclose)
 
     def start(
@@ -902,14 +916,6 @@ class Session(Driven[AsyncSession]):
         """Start a command in the background: see `AsyncSession.start`."""
         work = self.core.start(command, env=env, cwd=cwd, pty=pty, size=size, whole_output=whole_output, **options)
         return SessionProcess(self._executor.wait(work), self._executor)
-
-    def stream(self, code: str, language: Language = "python", **options: Unpack[RunOptions]) -> SessionRun:
-        """Run source text and follow it: `with … as run`, `for event in run`, then `run.result`."""
-        return SessionRun(self.core.stream(code, language, **options), self._executor)
-
-    def stream_command(self, argv: Iterable[str], **options: Unpack[RunOptions]) -> SessionRun:
-        """Run a program with its arguments, and follow it as `stream` does."""
-        return SessionRun(self.core.stream_command(argv, **options), self._executor)
 
     def fork(self, n: int = 1) -> list[Session]:
         """Return copies of the session as it is now: see `AsyncSession.fork`."""

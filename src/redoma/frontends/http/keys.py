@@ -183,16 +183,16 @@ class Keys:
             return self.authenticate(text)
         return await asyncio.to_thread(self.authenticate, text)
 
-    def get(self, id: str) -> Key | None:  # noqa: A002 - the column's name
+    def get(self, id: str) -> Key | None:
         """Return the key with this id; None if it is unknown, revoked or expired."""
         known = self._load(id)
         return known[1] if known and known[1].is_good(self._now()) else None
 
-    def _recent(self, id: str) -> tuple[float, bytes, Key] | None:  # noqa: A002 - the column's name
+    def _recent(self, id: str) -> tuple[float, bytes, Key] | None:
         found = self._found.get(id)
         return None if found is None or found[0] < time.monotonic() - _REMEMBERED else found
 
-    def _load(self, id: str) -> tuple[bytes, Key] | None:  # noqa: A002 - the column's name
+    def _load(self, id: str) -> tuple[bytes, Key] | None:
         found = self._recent(id)
         if found is None:
             now = time.monotonic()

@@ -45,7 +45,7 @@ class Answered(RedomaError):
         what: str,
         *,
         why: str = "",
-        next: str = "",  # noqa: A002 - as in every error
+        next: str = "",
         retry: int = 0,
         code: str = "",
     ) -> None:

@@ -126,7 +126,7 @@ class RunTable:
             for row in rows:
                 _put(db, row)
 
-    def load(self, id: str) -> Row | None:  # noqa: A002 - the column's name
+    def load(self, id: str) -> Row | None:
         """Return a run; None if there is none with this id."""
         with self._store.reading() as db:
             found = db.execute("SELECT * FROM runs WHERE id = ?", (id,)).fetchone()

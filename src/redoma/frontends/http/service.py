@@ -163,7 +163,7 @@ class Service:
         """Number of runs in the state `running`."""
         return sum(job.row.state == "running" for job in self._jobs.values())
 
-    def is_running(self, id: str) -> bool:  # noqa: A002 - the row's field name
+    def is_running(self, id: str) -> bool:
         """Return whether a run is in the state `running`."""
         return id in self._jobs and self._jobs[id].row.state == "running"
 
@@ -243,7 +243,7 @@ class Service:
         self,
         held: Held,
         key: Key,
-        id: str,  # noqa: A002 - the row's field name
+        id: str,
         mode: Mode,
         asked: dict[str, Any],
         body: SessionRunBody | ProcessBody,
@@ -465,7 +465,7 @@ class Service:
 
     # --- finding, cancelling ---
 
-    async def find(self, key: Key, id: str) -> Job | Row:  # noqa: A002 - the row's field name
+    async def find(self, key: Key, id: str) -> Job | Row:
         """Return a run that this key may see. Raises `Answered` (404)."""
         found: Job | Row | None = None
         if _ID.match(id):
@@ -494,7 +494,7 @@ class Service:
         chosen = [row for row in known.values() if not state or row.state == state]
         return sorted(chosen, key=lambda row: (row.created, row.id), reverse=True)[:limit]
 
-    async def cancel(self, key: Key, id: str) -> Row:  # noqa: A002 - the row's field name
+    async def cancel(self, key: Key, id: str) -> Row:
         """Cancel a run in any state and return it; one that has ended stays as it is. Raises `Answered`."""
         found = await self.find(key, id)
         row = row_of(found)

@@ -210,7 +210,7 @@ class Sessions:
         finally:
             self._opening[key.id] -= n
 
-    def find(self, key: Key, id: str, *, to_use: bool = True) -> Held:  # noqa: A002 - the session's field name
+    def find(self, key: Key, id: str, *, to_use: bool = True) -> Held:
         """Return a session that this key may use, or with `to_use=False` may see. Raises `Answered` (404)."""
         held = self._held.get(id)
         if held is None or not (held.key == key.id or (key.may("audit") and not to_use)):
@@ -228,7 +228,7 @@ class Sessions:
             await held.session.restart()
         held.ended_at = None
 
-    async def end(self, key: Key, id: str) -> Held:  # noqa: A002 - the session's field name
+    async def end(self, key: Key, id: str) -> Held:
         """End a session, forget it and return it. Raises `Answered`."""
         held = self.find(key, id, to_use=False)
         if held.key != key.id and not key.may("admin"):

@@ -46,7 +46,7 @@ def view(service: Service, kept: Kept, *, whole: bool = False) -> ChangesView:
     )
 
 
-async def load(service: Service, key: Key, id: str) -> tuple[Kept, bool]:  # noqa: A002 - the run's field name
+async def load(service: Service, key: Key, id: str) -> tuple[Kept, bool]:
     """Return kept changes that a key may see, and whether its own run made them. Raises `Answered` (404)."""
     if not _ID.match(id):
         raise not_found("change")
@@ -73,7 +73,7 @@ async def visible(service: Service, key: Key) -> list[Kept]:
     return list(reversed(found))
 
 
-async def apply_as(service: Service, key: Key, id: str, body: ApplyBody) -> Kept:  # noqa: A002 - as above
+async def apply_as(service: Service, key: Key, id: str, body: ApplyBody) -> Kept:
     """Apply changes of another key's run. Raises `Answered` if it is the key's own, `ApprovalError` if policy requires
     an approval first."""
     kept, own = await load(service, key, id)
@@ -82,7 +82,7 @@ async def apply_as(service: Service, key: Key, id: str, body: ApplyBody) -> Kept
     return await service.executor.apply(kept.id, paths=body.paths, named=body.named, wait=False)
 
 
-async def undo_as(service: Service, key: Key, id: str) -> Kept:  # noqa: A002 - as above
+async def undo_as(service: Service, key: Key, id: str) -> Kept:
     """Undo applied changes of another key's run. Raises `Answered` if it is the key's own."""
     kept, own = await load(service, key, id)
     if own:
@@ -90,7 +90,7 @@ async def undo_as(service: Service, key: Key, id: str) -> Kept:  # noqa: A002 - 
     return await service.executor.undo(kept.id)
 
 
-async def discard_as(service: Service, key: Key, id: str) -> Kept:  # noqa: A002 - as above
+async def discard_as(service: Service, key: Key, id: str) -> Kept:
     """Discard changes of the key's own run, or with the scope approve of any run. Raises `Answered` (404)."""
     kept, own = await load(service, key, id)
     if not own and not key.may("approve"):
