@@ -14,7 +14,7 @@ import msgspec
 
 from ...lib.errors import InvalidRequest, RedomaError
 from ...models import Result, Status
-from ...sessions.session import AsyncSessionProcess
+from ...sessions.runs import AsyncSessionProcess
 from .code import inside, outside
 from .sandboxes import Sandbox
 from .wire import Asked, Problem, deadline_of, keepalive_of, problem_of

@@ -24,7 +24,8 @@ from ...pipeline.loop import SharedLoop
 from ...pipeline.sync import Driven, Executor, driven, driven_end, wrapped
 from ...sessions.channel import Answer
 from ...sessions.folder import AsyncFiles, FilesOfSession
-from ...sessions.session import Event, RunOptions, SessionRun, SessionUsage, deliver, must_have_no_callbacks
+from ...sessions.runs import Event, RunOptions, deliver, must_have_no_callbacks
+from ...sessions.session import SessionRun, SessionUsage
 from .client_shapes import (
     CALLBACKS,
     OF_A_PROCESS,

@@ -34,7 +34,7 @@ from .store import open_store
 
 if TYPE_CHECKING:
     from ...approval import Ledger
-    from ...sessions.session import AsyncSessionProcess
+    from ...sessions.runs import AsyncSessionProcess
 
 _FLUSH = 0.5
 """Seconds between batched writes of runs that are not durable."""

@@ -15,7 +15,8 @@ from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
 from ...lib.errors import BackendError, InvalidRequest, RedomaError
-from ...sessions.session import AsyncSession, ProcessOptions, RunOptions, SessionOptions
+from ...sessions.runs import ProcessOptions, RunOptions
+from ...sessions.session import AsyncSession, SessionOptions
 from ...telemetry import ERROR, tell
 from .bodies import ProcessBody, SessionBody, SessionRunBody, SessionView, content, moment
 from .boundary import MAX_FACTOR, must_have_code
@@ -23,7 +24,7 @@ from .keys import Key
 from .problems import Answered, not_allowed, not_found, stopping, too_many, without_paths
 
 if TYPE_CHECKING:
-    from ...sessions.session import AsyncSessionProcess, AsyncSessionRun
+    from ...sessions.runs import AsyncSessionProcess, AsyncSessionRun
     from .service import Service
 
 _SWEEP = 2.0

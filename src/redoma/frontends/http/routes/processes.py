@@ -11,7 +11,7 @@ from litestar.openapi.spec import Example
 from litestar.params import Body, PathParameter, QueryParameter
 
 from ....lib.errors import InvalidRequest
-from ....sessions.session import AsyncSessionProcess
+from ....sessions.runs import AsyncSessionProcess
 from ..access import service_of
 from ..bodies import Done, ProcessBody, ProcessList, ProcessView, Signal, Terminal
 from ..jobs import Job
