@@ -266,7 +266,7 @@ async def test_a_run_whose_node_is_lost_while_it_gets_the_environment_is_tried_o
     async with AsyncExecutor(config, backends=[cluster.backend(packed=halting, python=this_python())]) as executor:
         task = asyncio.create_task(run(executor, GREETS))
         await half.wait()
-        while not one.node._arriving:  # noqa: ASYNC110
+        while not one.node._arrivals._arriving:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
         node(cluster, second, "two")
         one.kill()
