@@ -22,7 +22,7 @@ from ...lib.errors import BackendError, RedomaError, Unsupported
 from ...models import NetworkRequest, Request, Stream
 from ...models.reach import NOTHING
 from ...telemetry import WARNING, metrics, tell
-from ..base import Backend, Control, Outcome, unmet_needs
+from ..base import Backend, Control, Outcome
 from ..hosts import kept_requests
 from ..image import MemoryImage
 from . import protocol
@@ -421,9 +421,7 @@ class Node:
         why: list[str] = []
         for offered in self._offered or ():
             if offered.name in run.backends and not offered.why_not:
-                unmet = unmet_needs(offered.capabilities, run.request, controlled=run.control is not None)
-                if run.session and not offered.sessions:
-                    unmet.append("sessions that can be copied")
+                unmet = offered.unmet(run.request, controlled=run.control is not None, session=run.session)
                 if not unmet:
                     return (self._sessions if run.session else self._backends)[offered.name]
                 why.append(f"{offered.name} doesn't offer {', '.join(unmet)}")
@@ -470,12 +468,3 @@ class Node:
 def _failed(run: str, error: RedomaError, network: tuple[NetworkRequest, ...]) -> protocol.Failed:
     kind = "unsupported" if isinstance(error, Unsupported) else "error"
     return protocol.Failed(id=run, kind=kind, what=error.what, why=error.why, next=error.next, network=network)
-
-
-def lost(why: str) -> BackendError:
-    """Return the error for a run that was lost with its node."""
-    return BackendError(
-        "the node that ran it was lost",
-        why=why,
-        next="check whether it had an effect, then run it again; `redoma cluster status` lists the nodes",
-    )
