@@ -130,7 +130,7 @@ class Driver:
         self._held: list[tuple[int, int]] = []  # runs to interrupt as soon as they begin, and questions to answer then
         self._command: subprocess.Popen[bytes] | None = None
         self._carries = False
-        self._processes: dict[int, Process] = {}
+        self._processes: dict[int, BackgroundProcess] = {}
         self._files = file_operations.Operations(self._home[0])
         self._is_copy = bool(options.get("copy"))
         self._worker, self._channel = self._start_copy() if self._is_copy else self._start_worker()
@@ -559,7 +559,7 @@ class Driver:
         self._leave_removed()
         try:
             directory = os.path.join(self._home[0], told["cwd"]) if told.get("cwd") else self._directory
-            process = Process(told, {**self._environment, **told["env"]}, directory)
+            process = BackgroundProcess(told, {**self._environment, **told["env"]}, directory)
         except _NOT_STARTED as error:
             self.answer(told["id"], errno=getattr(error, "errno", None) or errno.EINVAL, error=reason(error))
             return
@@ -584,7 +584,7 @@ class Driver:
         if "id" in told:
             self.answer(told["id"], **({} if process is not None else {"errno": errno.ESRCH}))
 
-    def _end_process(self, process: Process) -> None:
+    def _end_process(self, process: BackgroundProcess) -> None:
         """Send the rest of its output and its status. Children that it left continue, without pipes to us."""
         del self._processes[process.number]
         process.pump(self, to_the_end=True)
@@ -594,7 +594,7 @@ class Driver:
         self._tell({"is": "exit", "process": process.number, "status": process.popen.returncode})
 
 
-class Process:
+class BackgroundProcess:
     """A background command, with its own pipes or a terminal."""
 
     def __init__(self, told: dict[str, Any], environment: dict[str, str], directory: str) -> None:

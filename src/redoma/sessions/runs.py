@@ -63,8 +63,17 @@ class RunOptions(TypedDict, total=False):
 
 
 class ProcessOptions(TypedDict, total=False):
-    """Options of a background command; they mean the same as for a run."""
+    """Options of a background command. Those that a run also has mean the same."""
 
+    env: Mapping[str, str] | None
+    cwd: str
+    """Another working directory, a path inside the session."""
+    pty: bool
+    """Whether it gets a terminal; then all its output is stdout."""
+    size: tuple[int, int] | None
+    """The rows and columns of its terminal; by default 24 and 80."""
+    whole_output: bool
+    """Let its streams yield all output up to `output_total`, not only as much as the result keeps."""
     timeout: float | None
     policy: str | None
     reason: str

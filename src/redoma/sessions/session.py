@@ -38,7 +38,7 @@ from ..workspace.kept import Kept
 from .alarm import Alarm
 from .channel import Channel
 from .folder import AsyncFiles, FilesOfSession
-from .image import Image
+from .image import SessionImage
 from .overlay import Overlay
 from .place import Places, boot
 from .runs import (
@@ -218,7 +218,7 @@ class AsyncSession:
             raise
         return self._entered(channel)
 
-    async def _open_copy(self, image: Image, patch: int = -1) -> None:
+    async def _open_copy(self, image: SessionImage, patch: int = -1) -> None:
         """Start as a copy of another session; `patch` contains the changes that it had made to its project."""
         self._places.take()
         try:
@@ -347,7 +347,7 @@ class AsyncSession:
             raise InvalidRequest(f"n is {n!r}", why="it is the number of copies", next="write fork(2)")
         async with self.lock:
             channel = await self.opened()
-            image, patch = Image(self._backend, self._request.limits.memory), -1
+            image, patch = SessionImage(self._backend, self._request.limits.memory), -1
             copies: list[AsyncSession] = []
             try:
                 await image.take(channel)
@@ -393,12 +393,7 @@ class AsyncSession:
             return await overlay.keep(channel.read_changes, self.id)
 
     async def apply(
-        self,
-        *,
-        paths: Iterable[str] | None = None,
-        named: Iterable[str] = (),
-        by_hand: bool = False,
-        wait: bool = True,
+        self, *, paths: Iterable[str] | None = None, named: Iterable[str] = (), by_hand: bool = False, wait: bool = True
     ) -> Kept:
         """Apply its changes so far to its project, all or nothing; the session continues. Takes the options of
         `AsyncExecutor.apply` and raises the same. Policy judges every run that the session has made."""
@@ -411,7 +406,7 @@ class AsyncSession:
         in a new cell. Raises what `fork` raises; then nothing has changed."""
         async with self.lock:
             overlay, old = await self._over_project()
-            image = Image(self._backend, self._request.limits.memory)
+            image = SessionImage(self._backend, self._request.limits.memory)
             try:
                 await image.take(old)
                 await self._open_copy(image)
@@ -473,27 +468,13 @@ class AsyncSession:
         argv = intake.words("argv", command)
         return await self._run({"argv": argv, "language": "command"}, options)
 
-    async def start(
-        self,
-        command: str | Iterable[str],
-        *,
-        env: Mapping[str, str] | None = None,
-        cwd: str = "",
-        pty: bool = False,
-        size: tuple[int, int] | None = None,
-        whole_output: bool = False,
-        **options: Unpack[ProcessOptions],
-    ) -> AsyncSessionProcess:
+    async def start(self, command: str | Iterable[str], **options: Unpack[ProcessOptions]) -> AsyncSessionProcess:
         """Start a command in the background: a string is a line of Bash, a list is a program with its arguments.
 
         Args:
             command: What to run, in the directory where the last run ended, with the variables that were exported.
-            env: Further environment variables.
-            cwd: Another working directory, a path inside the session.
-            pty: Whether it gets a terminal; then all its output is stdout.
-            size: The rows and columns of its terminal; by default 24 and 80.
-            whole_output: Let its streams yield all output up to `output_total`, not only as much as the result keeps.
-            options: `timeout`, `policy`, `reason`, `requester`, `label`.
+            options: Those of `ProcessOptions`: `env`, `cwd`, `pty`, `size`, `whole_output`, `timeout`, `policy`,
+                `reason`, `requester`, `label`.
 
         Returns:
             The process, with `stdout_stream()`, `write_stdin()`, `signal()`, `wait()` and `close()`. It ends with the
@@ -503,37 +484,29 @@ class AsyncSession:
             Refused: Policy or a person refused it.
             BackendError: The session has ended.
         """
-        process = self.process(command, env=env, cwd=cwd, pty=pty, size=size, whole_output=whole_output, **options)
+        process = self.process(command, **options)
         await process.start()
         return process
 
-    def process(
-        self,
-        command: str | Iterable[str],
-        *,
-        env: Mapping[str, str] | None = None,
-        cwd: str = "",
-        pty: bool = False,
-        size: tuple[int, int] | None = None,
-        whole_output: bool = False,
-        **options: Unpack[ProcessOptions],
-    ) -> AsyncSessionProcess:
+    def process(self, command: str | Iterable[str], **options: Unpack[ProcessOptions]) -> AsyncSessionProcess:
         """Make a process for the background without starting it. Takes what `start` takes."""
         intake.must_be_known("option", options, ProcessOptions.__annotations__)
         what: dict[str, Any] = {"language": "bash", "code": command}
         if not isinstance(command, str):
             what = {"language": "command", "argv": intake.words("argv", command)}
+        cwd, size = options.get("cwd", ""), options.get("size")
         if not isinstance(cwd, str) or "\0" in cwd:
             raise InvalidRequest(f"cwd is {cwd!r}", why="it is a path inside the session", next='write cwd="/tmp"')
         control = ProcessControl()
         control.lasts = True
-        chosen = cast("RunOptions", {**options, "env": env or {}})
-        turn = ProcessTurn(self, pty=pty, size=size and terminal_size(*size), cwd=cwd)
+        turn = ProcessTurn(self, pty=options.get("pty", False), size=size and terminal_size(*size), cwd=cwd)
+        chosen = cast("RunOptions", {**options, "env": options.get("env") or {}})
         submission = self._submission(what, chosen, turn)
         if options.get("timeout") is None:
             submission = self._untimed(submission)
         submission = msgspec.structs.replace(submission, control=control, unread_input=True, live_input=True)
-        return AsyncSessionProcess(self, self._executor, submission, control, turn, whole=whole_output)
+        whole = options.get("whole_output", False)
+        return AsyncSessionProcess(self, self._executor, submission, control, turn, whole=whole)
 
     def entered(self, process: AsyncSessionProcess) -> None:
         """Keep a process that was started: it goes on also if nobody refers to it."""
@@ -645,7 +618,7 @@ class AsyncSession:
         return msgspec.structs.replace(self.limits, **asked) if asked else self.limits
 
 
-async def _all_opened(copies: list[AsyncSession], image: Image, patch: int) -> None:
+async def _all_opened(copies: list[AsyncSession], image: SessionImage, patch: int) -> None:
     """Open all copies, several at a time. If one fails, wait for the others and raise its error."""
     few = asyncio.Semaphore(_MAX_OPENING)
 
@@ -744,20 +717,9 @@ class Session(Driven[AsyncSession]):
     stream_command = wrapped(AsyncSession.stream_command, SessionRun)
     close = driven_end(AsyncSession.aclose)
 
-    def start(
-        self,
-        command: str | Iterable[str],
-        *,
-        env: Mapping[str, str] | None = None,
-        cwd: str = "",
-        pty: bool = False,
-        size: tuple[int, int] | None = None,
-        whole_output: bool = False,
-        **options: Unpack[ProcessOptions],
-    ) -> SessionProcess:
+    def start(self, command: str | Iterable[str], **options: Unpack[ProcessOptions]) -> SessionProcess:
         """Start a command in the background: see `AsyncSession.start`."""
-        work = self.core.start(command, env=env, cwd=cwd, pty=pty, size=size, whole_output=whole_output, **options)
-        return SessionProcess(self._executor.wait(work), self._executor)
+        return SessionProcess(self._executor.wait(self.core.start(command, **options)), self._executor)
 
     def fork(self, n: int = 1) -> list[Session]:
         """Return copies of the session as it is now: see `AsyncSession.fork`."""

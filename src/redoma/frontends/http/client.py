@@ -302,9 +302,7 @@ class InThreads(Generic[C]):
         self.core = core
 
 
-def in_thread(
-    method: Callable[Concatenate[C, P], T],
-) -> Callable[Concatenate[InThreads[C], P], Coroutine[Any, Any, T]]:
+def in_thread(method: Callable[Concatenate[C, P], T]) -> Callable[Concatenate[InThreads[C], P], Coroutine[Any, Any, T]]:
     """Return an asynchronous version of a method, which calls it in a thread."""
 
     @functools.wraps(method)

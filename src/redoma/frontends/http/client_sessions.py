@@ -10,7 +10,7 @@ import asyncio
 import errno
 import os
 import threading
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import quote, urlencode
@@ -213,23 +213,15 @@ class AsyncRemoteSession:
 
     # --- processes in the background ---
 
-    async def start(
-        self,
-        command: str | Iterable[str],
-        *,
-        env: Mapping[str, str] | None = None,
-        cwd: str = "",
-        pty: bool = False,
-        size: tuple[int, int] | None = None,
-        **options: Any,
-    ) -> AsyncRemoteProcess:
+    async def start(self, command: str | Iterable[str], **options: Any) -> AsyncRemoteProcess:
         """Start a command in the background: see `AsyncSession.start`. Raises `Refused` if it was not allowed."""
         must_be_known(options, OF_A_PROCESS)
         body: dict[str, Any] = {"command": command if isinstance(command, str) else list(command)}
-        body |= {name: value for name, value in options.items() if value}
-        body |= {name: value for name, value in (("env", dict(env or {})), ("cwd", cwd)) if value}
-        if pty or size:
-            rows, columns = size or (24, 80)
+        body |= {name: value for name, value in options.items() if value and name not in ("pty", "size")}
+        if options.get("env"):
+            body["env"] = dict(options["env"])
+        if options.get("pty") or options.get("size"):
+            rows, columns = options.get("size") or (24, 80)
             body["terminal"] = {"rows": rows, "columns": columns}
         shown = await self.ask("POST", "/processes", body)
         if shown["state"] == "done" and not shown["pid"]:
@@ -404,7 +396,7 @@ class AsyncRemoteFiles(AsyncFiles):
         return Answer(id=0), b""
 
 
-class _Loop:
+class _ClientLoop:
     """One event loop that drives the sessions of all clients in synchronous code."""
 
     _made: SharedLoop | None = None
@@ -418,7 +410,7 @@ class _Loop:
         return self._made.wait(work)
 
 
-_loop = cast("Executor", _Loop())
+_loop = cast("Executor", _ClientLoop())
 
 
 class RemoteProcess(Driven[AsyncRemoteProcess]):

@@ -37,7 +37,7 @@ OF_A_RUN_IN_A_SESSION = (
     *("args", "charts", "context", "cwd", "env", "expect", "label", "policy", "reason", "stdin"),
     *("limits", "timeout", *CALLBACKS),
 )
-OF_A_PROCESS = ("timeout", "policy", "reason", "label")
+OF_A_PROCESS = ("env", "cwd", "pty", "size", "timeout", "policy", "reason", "label")
 _PICTURES = ("image/png", "image/jpeg")
 """Types of displays whose content is bytes."""
 _RESULT = msgspec.json.Decoder(resolved(Result))

@@ -122,19 +122,9 @@ class Keys:
                     why="the audit log knows who did what by the name, also of a key that was revoked",
                     next="choose another name",
                 )
-            db.execute(
-                "INSERT INTO keys VALUES (?, ?, ?, ?, ?, ?, NULL, ?, ?)",
-                (
-                    id,
-                    name,
-                    _hash(secret),
-                    " ".join(chosen),
-                    now,
-                    None if seconds is None else now + seconds,
-                    concurrency,
-                    rate,
-                ),
-            )
+            until = None if seconds is None else now + seconds
+            row = (id, name, _hash(secret), " ".join(chosen), now, until, None, concurrency, rate)
+            db.execute("INSERT INTO keys VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
         return key, f"rdm_{id}_{secret}"
 
     def list(self) -> list[Key]:

@@ -29,7 +29,7 @@ from .numbers import Numbers
 from .problems import Answered, no_key, not_allowed, not_found, stopping, without_paths
 from .quotas import Quotas, Ticket
 from .run_table import Row, RunTable
-from .sessions import Held, Sessions
+from .sessions import OwnedSession, Sessions
 from .store import open_store
 
 if TYPE_CHECKING:
@@ -212,7 +212,7 @@ class Service:
         self._begin(job, submission)
         return job, True
 
-    def accept_in(self, key: Key, held: Held, body: SessionRunBody, mode: Mode) -> Job:
+    def accept_in(self, key: Key, held: OwnedSession, body: SessionRunBody, mode: Mode) -> Job:
         """Accept a run in a session. It starts at once, or when the run before it has ended.
 
         Raises `InvalidRequest` if the request is invalid, `Answered` if it is refused.
@@ -225,7 +225,7 @@ class Service:
         self._begin(job, None)
         return job
 
-    def accept_process(self, key: Key, held: Held, body: ProcessBody) -> Job:
+    def accept_process(self, key: Key, held: OwnedSession, body: ProcessBody) -> Job:
         """Accept a background process of a session: a run that lasts until the process or the session ends.
 
         Raises `InvalidRequest` if the request is invalid, `Answered` if it is refused.
@@ -241,7 +241,7 @@ class Service:
 
     def _job_in(
         self,
-        held: Held,
+        held: OwnedSession,
         key: Key,
         id: str,
         mode: Mode,
@@ -253,7 +253,7 @@ class Service:
         self._jobs[id] = job = Job(row, durable=False, secrets={})
         return job
 
-    def processes(self, held: Held) -> list[Job]:
+    def processes(self, held: OwnedSession) -> list[Job]:
         """Return the background processes of a session that have not ended, oldest first."""
         jobs = [job for job in self._jobs.values() if job.process is not None and job.row.session == held.id]
         return [job for job in jobs if job.task is not None]

@@ -248,12 +248,7 @@ def _of_files(files: dict[str, bytes]) -> Iterable[tuple[str, bytes]]:
 
 
 def changes_output(
-    effect: Effect,
-    *,
-    id: str,
-    state: str,
-    project: str,
-    left: dict[str, str] | None = None,
+    effect: Effect, *, id: str, state: str, project: str, left: dict[str, str] | None = None
 ) -> ChangesOutput:
     """Return what a command did in an overlay, as data."""
     stays = {**effect.refused, **effect.conflicts, **(left or {})}

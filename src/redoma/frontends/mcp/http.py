@@ -121,9 +121,7 @@ def mount(service: Service) -> Mount:
     """Return the MCP server of a service, to be mounted at `PATH`."""
     host = ServiceToolHost(service)
     manager = StreamableHTTPSessionManager(
-        build(host)._lowlevel_server,
-        max_request_body_size=service.settings.max_body,
-        max_sessions=_MAX_CONNECTIONS,
+        build(host)._lowlevel_server, max_request_body_size=service.settings.max_body, max_sessions=_MAX_CONNECTIONS
     )
     inner = AuthContextMiddleware(manager.handle_request)
 

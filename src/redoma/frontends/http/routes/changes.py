@@ -24,8 +24,7 @@ from .answers import Asked, described, reply
 _ID = re.compile(r"[0-9a-f]{32}\Z")
 _Id = Annotated[str, PathParameter(description="The id of the run.", max_length=64)]
 _Which = Annotated[
-    ApplyBody,
-    Body(examples=[Example(summary="All", value={}), Example(summary="Some", value={"paths": ["src"]})]),
+    ApplyBody, Body(examples=[Example(summary="All", value={}), Example(summary="Some", value={"paths": ["src"]})])
 ]
 
 
@@ -78,7 +77,7 @@ async def apply_as(service: Service, key: Key, id: str, body: ApplyBody) -> Kept
     an approval first."""
     kept, own = await load(service, key, id)
     if own:
-        raise _two()
+        raise _needs_another_key()
     return await service.executor.apply(kept.id, paths=body.paths, named=body.named, wait=False)
 
 
@@ -86,7 +85,7 @@ async def undo_as(service: Service, key: Key, id: str) -> Kept:
     """Undo applied changes of another key's run. Raises `Answered` if it is the key's own."""
     kept, own = await load(service, key, id)
     if own:
-        raise _two()
+        raise _needs_another_key()
     return await service.executor.undo(kept.id)
 
 
@@ -98,7 +97,7 @@ async def discard_as(service: Service, key: Key, id: str) -> Kept:
     return await service.executor.discard(kept.id)
 
 
-def _two() -> Answered:
+def _needs_another_key() -> Answered:
     return Answered(403, "this key has made these changes", why="two have to agree", next="have another key decide")
 
 

@@ -29,8 +29,7 @@ _Path = Annotated[
 ]
 _Below = Annotated[str, QueryParameter(min_length=1, max_length=4096, description="A directory, in the session.")]
 _Offset = Annotated[
-    int,
-    QueryParameter(ge=-1, le=2**53, description="Give one piece of the file from here; by default (-1) all of it."),
+    int, QueryParameter(ge=-1, le=2**53, description="Give one piece of the file from here; by default (-1) all of it.")
 ]
 _Part = Annotated[
     str,
@@ -44,10 +43,7 @@ _WHERE, _SIZE = "X-Redoma-File", "X-Redoma-Size"
 """Headers of a piece: an id of its file (between two pieces, another file may take its name), and the file's size."""
 
 
-@get(
-    "/v1/sessions/{session_id:str}/files",
-    **in_session("List a directory of a session", FileList, "What is in it."),
-)
+@get("/v1/sessions/{session_id:str}/files", **in_session("List a directory of a session", FileList, "What is in it."))
 async def session_files(request: Asked, session_id: Id, path: _Below = ".") -> Response[bytes]:
     with used(request, session_id) as session:
         return reply(FileList(files=tuple(await session.files.list(path))))

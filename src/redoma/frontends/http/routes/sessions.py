@@ -30,7 +30,7 @@ from ..bodies import (
     SessionRunBody,
     SessionView,
 )
-from ..sessions import Held
+from ..sessions import OwnedSession
 from . import changes, runs
 from .answers import Asked, described, reply
 
@@ -62,18 +62,18 @@ _Typed = Annotated[CompleteBody, Body(examples=[Example(summary="A name", value=
 Id = Annotated[str, PathParameter(description="The session's id.", max_length=64)]
 
 
-async def _view(request: Asked, held: Held) -> SessionView:
+async def _view(request: Asked, held: OwnedSession) -> SessionView:
     return held.view(await runs.key_names(service_of(request)))
 
 
-def own(request: Asked, session_id: str) -> Held:
+def own(request: Asked, session_id: str) -> OwnedSession:
     """Return the session if this key opened it. Raises `Answered` (404)."""
     return service_of(request).sessions.find(request.user, session_id)
 
 
 @contextmanager
 def used(request: Asked, session_id: str) -> Iterator[AsyncSession]:
-    """Use the session if this key opened it: see `Held.using`. Raises `Answered`."""
+    """Use the session if this key opened it: see `OwnedSession.using`. Raises `Answered`."""
     held = own(request, session_id)
     with held.using():
         yield held.session
