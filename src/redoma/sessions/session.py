@@ -125,7 +125,16 @@ class AsyncSession:
         self._places = executor.kept("sessions", lambda: Places(executor))
         self._backend, self._loaded = self._places.find(options.get("backend", "auto"))
         self.name = self._backend.name
-        self._request = self._inner_request()
+        asked = self._asked_for()
+        self.limits = asked.limits
+        """Those of each run that has none of its own."""
+        can = self._backend.capabilities()
+        self._boot = {
+            "recursion": asked.limits.recursion,
+            "passes_descriptors": can.image is not None,
+            "line": can.descriptors,
+        }
+        self._request = self._of_driver(asked)
         self.reach = self._backend.reach.over(self._request.workspace)
         overlay = self._request.workspace == "overlay"
         self._overlay = Overlay(executor, self._request) if overlay else None
@@ -142,14 +151,14 @@ class AsyncSession:
         self.files = AsyncFiles(self)
         """Its files."""
 
-    def _inner_request(self) -> Request:
-        """Build the request of the driver: to the backend, a session is one long run of it."""
+    def _asked_for(self) -> Request:
+        """Return the options as a request without code. Raises `InvalidRequest` for what no session can have."""
         own = {"idle", "lifetime", "policy"}
         options = cast("Options", {name: value for name, value in self._options.items() if name not in own})
         options["backend"] = self.name
         request = intake.build(self._executor.config, self._executor.backends, options, code="", language="python")
-        can = self._backend.capabilities()
-        if request.workspace == "direct" or (request.workspace == "overlay" and not can.descriptors):
+        can_overlay = self._backend.capabilities().descriptors
+        if request.workspace == "direct" or (request.workspace == "overlay" and not can_overlay):
             raise InvalidRequest(
                 f"a session on {self.name} can't have the workspace {request.workspace!r}",
                 why="what it changes there can't be looked at while it lives",
@@ -161,20 +170,18 @@ class AsyncSession:
                 why="a session installs nothing",
                 next="create an environment: redoma env create NAME PACKAGE...",
             )
-        self.limits = request.limits
+        return request
+
+    def _of_driver(self, asked: Request) -> Request:
+        """Return the request of the driver: to the backend, a session is one long run of it."""
         limits = msgspec.structs.replace(
-            request.limits,
+            asked.limits,
             time=self._lifetime,
             # As long as it lives, unless somebody has said otherwise.
-            cpu=self._lifetime if request.limits.cpu == Limits().cpu else request.limits.cpu,
-            recursion=max(request.limits.recursion, Limits().recursion),
+            cpu=self._lifetime if asked.limits.cpu == Limits().cpu else asked.limits.cpu,
+            recursion=max(asked.limits.recursion, Limits().recursion),
         )
-        self._boot = {
-            "recursion": request.limits.recursion,
-            "passes_descriptors": can.image is not None,
-            "line": can.descriptors,
-        }
-        return msgspec.structs.replace(request, limits=limits, code=boot(self._boot, loaded=self._loaded))
+        return msgspec.structs.replace(asked, limits=limits, code=boot(self._boot, loaded=self._loaded))
 
     # --- its life ---
 
