@@ -20,7 +20,7 @@ from urllib.parse import quote, urlencode
 
 from ...lib.errors import InvalidRequest, ServiceError
 from ...models import Chunk, Result, Status
-from .client_shapes import OF_A_RUN, body_of, decoded_result, result_of
+from .client_shapes import body_of, decoded_result, result_of
 from .client_transport import Events, Transport
 
 if TYPE_CHECKING:
@@ -29,6 +29,10 @@ if TYPE_CHECKING:
 C = TypeVar("C")
 P = ParamSpec("P")
 T = TypeVar("T")
+_OPTIONS = (
+    *("args", "backend", "env", "environment", "expect", "files", "label", "limits", "memory", "network", "outputs"),
+    *("packages", "policy", "project", "reason", "require", "secrets", "stdin", "timeout", "wait", "workspace"),
+)
 _FIRST_LOOK, _MAX_PAUSE = 0.05, 1.0  # seconds between polls of a run, doubled each time
 
 
@@ -81,13 +85,13 @@ class Client:
         result with the status `pending` instead. Raises `InvalidRequest` if the request is invalid, `ServiceError` if
         the service refuses it.
         """
-        return self._run(body_of(options, OF_A_RUN, code=code, language=language), options)
+        return self._run(body_of(options, _OPTIONS, code=code, language=language), options)
 
     def command(self, /, argv: Iterable[str], **options: Any) -> Result:
         """Run a program with its arguments on the service, without a shell. Options are those of `run`."""
         if isinstance(argv, str):
             raise InvalidRequest("argv is one text", why="it takes a list of words", next="split it")
-        return self._run(body_of(options, OF_A_RUN, argv=list(argv), language="command"), options)
+        return self._run(body_of(options, _OPTIONS, argv=list(argv), language="command"), options)
 
     def _run(self, body: dict[str, Any], options: dict[str, Any]) -> Result:
         result = decoded_result(self.transport.fetch("POST", "/v1/runs", body)[0])
@@ -100,7 +104,7 @@ class Client:
     def submit(self, /, code: str, language: str = "python", *, idempotency_key: str = "", **options: Any) -> str:
         """Queue source text to run, durably. Return the id of the run, for `show`, `wait` and `cancel`."""
         headers = {"Idempotency-Key": idempotency_key} if idempotency_key else {}
-        body = body_of(options, OF_A_RUN, code=code, language=language)
+        body = body_of(options, _OPTIONS, code=code, language=language)
         return str(self.request("POST", "/v1/runs/async", body, headers=headers)["id"])
 
     def wait(self, id: str) -> Result:
@@ -117,7 +121,7 @@ class Client:
 
     def stream(self, code: str, language: str = "python", **options: Any) -> RemoteRun:
         """Return a run of source text on the service: iterate over it for its output, then read its `result`."""
-        body = body_of(options, OF_A_RUN, code=code, language=language)
+        body = body_of(options, _OPTIONS, code=code, language=language)
         return RemoteRun(self, body, wait=options.get("wait", True))
 
     def session(self, **options: Any) -> RemoteSession:

@@ -24,24 +24,25 @@ from ...pipeline.loop import SharedLoop
 from ...pipeline.sync import Driven, Executor, driven, driven_end, wrapped
 from ...sessions.channel import Answer
 from ...sessions.folder import AsyncFiles, FilesOfSession
-from ...sessions.runs import Event, RunOptions, deliver, must_have_no_callbacks
+from ...sessions.runs import CALLBACKS, Event, RunOptions, deliver, must_have_no_callbacks
 from ...sessions.session import SessionRun, SessionUsage
-from .client_shapes import (
-    CALLBACKS,
-    OF_A_PROCESS,
-    OF_A_RUN_IN_A_SESSION,
-    OF_A_SESSION,
-    body_of,
-    converted,
-    must_be_known,
-    result_of,
-)
+from .client_shapes import body_of, converted, must_be_known, result_of
 from .client_transport import Events
 
 if TYPE_CHECKING:
     from ...models import Submission
     from ...pipeline.executor import AsyncExecutor
     from .client import Client
+
+_OPTIONS = (
+    *("backend", "env", "environment", "files", "idle", "label", "lifetime", "limits", "memory", "packages", "policy"),
+    *("project", "reason", "require", "secrets", "timeout", "workspace"),
+)
+_RUN_OPTIONS = (
+    *("args", "charts", "context", "cwd", "env", "expect", "label", "limits", "policy", "reason", "stdin", "timeout"),
+    *CALLBACKS,
+)
+_PROCESS_OPTIONS = ("env", "cwd", "pty", "size", "timeout", "policy", "reason", "label")
 
 
 class AsyncRemoteSession:
@@ -53,7 +54,7 @@ class AsyncRemoteSession:
 
     def __init__(self, client: Client, options: dict[str, Any], *, shown: Any = None) -> None:
         """Make a session. `shown` is what the service returned for it, if it is open already."""
-        self.client, self._body = client, body_of(options, OF_A_SESSION)
+        self.client, self._body = client, body_of(options, _OPTIONS)
         self._opening = asyncio.Lock()
         self._shown = shown
         self._closed = False
@@ -202,10 +203,10 @@ class AsyncRemoteSession:
 
     def _stream(self, options: dict[str, Any], **what: Any) -> AsyncRemoteSessionRun:
         must_have_no_callbacks(options)
-        return AsyncRemoteSessionRun(self, body_of(options, OF_A_RUN_IN_A_SESSION, **what))
+        return AsyncRemoteSessionRun(self, body_of(options, _RUN_OPTIONS, **what))
 
     async def _run(self, options: dict[str, Any], **what: Any) -> Result:
-        body = body_of(options, OF_A_RUN_IN_A_SESSION, **what)
+        body = body_of(options, _RUN_OPTIONS, **what)
         if not any(options.get(name) for name in CALLBACKS):
             return result_of(await self.ask("POST", "/run", body))
         async with AsyncRemoteSessionRun(self, body) as run:
@@ -215,7 +216,7 @@ class AsyncRemoteSession:
 
     async def start(self, command: str | Iterable[str], **options: Any) -> AsyncRemoteProcess:
         """Start a command in the background: see `AsyncSession.start`. Raises `Refused` if it was not allowed."""
-        must_be_known(options, OF_A_PROCESS)
+        must_be_known(options, _PROCESS_OPTIONS)
         body: dict[str, Any] = {"command": command if isinstance(command, str) else list(command)}
         body |= {name: value for name, value in options.items() if value and name not in ("pty", "size")}
         if options.get("env"):

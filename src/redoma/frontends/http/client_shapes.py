@@ -18,26 +18,12 @@ from ...lib.types import resolved
 from ...models import Display, Limits, Result
 
 T = TypeVar("T")
-CALLBACKS = ("on_stdout", "on_stderr", "on_result")
 _AS_THEY_ARE = (
     *("backend", "charts", "context", "cwd", "env", "environment", "expect", "idle", "label", "lifetime", "policy"),
     *("project", "reason", "secrets", "workspace"),
 )
 _LISTS = ("network", "outputs", "packages", "require")
 _LIMITS = ("limits", "timeout", "memory")
-OF_A_RUN = (
-    *("args", "backend", "env", "environment", "expect", "files", "label", "network", "outputs", "packages", "policy"),
-    *("project", "reason", "require", "secrets", "stdin", "wait", "workspace", *_LIMITS),
-)
-OF_A_SESSION = (
-    *("backend", "env", "environment", "files", "idle", "label", "lifetime", "packages", "policy", "project", "reason"),
-    *("require", "secrets", "workspace", *_LIMITS),
-)
-OF_A_RUN_IN_A_SESSION = (
-    *("args", "charts", "context", "cwd", "env", "expect", "label", "policy", "reason", "stdin"),
-    *("limits", "timeout", *CALLBACKS),
-)
-OF_A_PROCESS = ("env", "cwd", "pty", "size", "timeout", "policy", "reason", "label")
 _PICTURES = ("image/png", "image/jpeg")
 """Types of displays whose content is bytes."""
 _RESULT = msgspec.json.Decoder(resolved(Result))
