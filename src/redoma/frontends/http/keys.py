@@ -14,7 +14,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 import msgspec
 
@@ -89,18 +89,13 @@ class Keys:
 
         Raises `InvalidRequest` for a bad or known name, an unknown scope, or a limit that is not positive.
         """
-        chosen: Any = tuple(scope for scope in SCOPES if scope in set(scopes))
         if not _NAME.match(name):
             raise InvalidRequest(
                 f"a key can't be called {name[:60]!r}",
                 why="a name has up to 40 lower-case letters, digits, dots, dashes and underscores",
                 next="choose another name",
             )
-        if unknown := set(scopes) - set(SCOPES) or not chosen:
-            named = ", ".join(sorted(unknown)) if isinstance(unknown, set) else "none"
-            raise InvalidRequest(
-                f"scopes: {named}", why=f"the scopes are {', '.join(SCOPES)}", next="name at least one of them"
-            )
+        chosen = _ordered(scopes)
         if concurrency < 1 or not 0 < rate < 1e6 or (seconds is not None and not 0 < seconds < 1e10):
             raise InvalidRequest(
                 "the limits of a key are positive numbers", why="one of them is not", next="use numbers above 0"
@@ -218,6 +213,17 @@ class Keys:
         """End a login."""
         with self._store.writing() as db:
             db.execute("DELETE FROM logins WHERE hash = ?", (_hash(token),))
+
+
+def _ordered(scopes: Iterable[str]) -> tuple[Scope, ...]:
+    """Return the scopes in their usual order. Raises `InvalidRequest` if one is unknown, or there is none."""
+    given = set(scopes)
+    if not given or not given <= set(SCOPES):
+        named = ", ".join(sorted(given - set(SCOPES))) or "none"
+        raise InvalidRequest(
+            f"scopes: {named}", why=f"the scopes are {', '.join(SCOPES)}", next="name at least one of them"
+        )
+    return tuple(scope for scope in SCOPES if scope in given)
 
 
 def _hash(secret: str) -> bytes:
