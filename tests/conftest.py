@@ -24,7 +24,7 @@ import pytest
 import engine_helpers
 from leftovers import Before, descendants, scratch_directories
 from pace import SLOW
-from redoma import Config, Executor, Session
+from redoma import AsyncExecutor, Config, Executor, Session
 from redoma.backends.docker import DockerBackend
 from redoma.backends.jail import cgroup
 from redoma.config import AuditConfig, SessionsConfig
@@ -33,6 +33,7 @@ from redoma.telemetry import metrics
 from serving import Serving
 
 if TYPE_CHECKING:
+    from local_cluster import LocalCluster
     from network_stage import Host
     from package_index import PackageIndex
 
@@ -267,6 +268,22 @@ def ray_node() -> Iterator[Config]:
     nodes = Nodes([""])
     yield nodes.head.config
     nodes.close()
+
+
+@pytest.fixture
+def cluster() -> Iterator[LocalCluster]:
+    """A cluster in this process, without Ray, for tests/backends/ray."""
+    from local_cluster import LocalCluster
+
+    made = LocalCluster()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+async def cluster_executor(cluster: LocalCluster, config: Config) -> AsyncIterator[AsyncExecutor]:
+    async with AsyncExecutor(config, backends=[cluster.backend()]) as made:
+        yield made
 
 
 @pytest.fixture

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from deepagents.backends.protocol import (
-    ExecuteResponse,
-    FileDownloadResponse,
-    FileOperationError,
-    FileUploadResponse,
-)
+from deepagents.backends.protocol import ExecuteResponse, FileDownloadResponse, FileOperationError, FileUploadResponse
 from deepagents.backends.sandbox import BaseSandbox
 
 from ..lib.errors import RedomaError

@@ -87,12 +87,7 @@ class RedomaKernel(Kernel):
             return self._failed(type(error).__name__, str(error), silent)
         if not result.ok:
             return self._failed(result.exception or result.status.value, _words(result), silent)
-        return {
-            "status": "ok",
-            "execution_count": self.execution_count,
-            "payload": [],
-            "user_expressions": {},
-        }
+        return {"status": "ok", "execution_count": self.execution_count, "payload": [], "user_expressions": {}}
 
     async def _run(self, source: str, language: Language, silent: bool) -> Result:
         session, last = self._opened(), None

@@ -15,7 +15,7 @@ Theory of operation
   (`line`), or through the driver where descriptors can't be passed.
 - `channel` is our end, and the boundary: every frame is bounded and checked, whoever sent it. `turn` is one run in an
   open session, as a backend: so policy, approval, the record and redaction are those of every run.
-- `session` has what callers use.
+- `session` has what callers use, and `runs` what runs in it, as they see it.
 - `session.fork` makes copies: the worker writes itself to a file in memory (`copying`, c/image.c), which is sealed
   (`image`), and a worker in a new cell of the same zygote becomes it. `overlay` is the project that a session is over.
 

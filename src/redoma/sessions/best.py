@@ -12,7 +12,8 @@ from ..backends.base import uncancellable
 from ..lib.errors import InvalidRequest, WorkspaceError
 from ..models import Result
 from ..workspace.kept import Kept
-from .session import AsyncSession, RunOptions, Session
+from .runs import RunOptions
+from .session import AsyncSession, Session
 
 S = TypeVar("S", Session, AsyncSession)
 

@@ -94,6 +94,23 @@ class Driver:
         self._waiting = bytearray()  # bytes to be sent
         self._room = WINDOW  # bytes of output that may be sent before some are read
         self._readable: dict[int, Callable[[], None]] = {}
+        self._handlers: dict[str, Callable[[dict[str, Any], bytes], None]] = {
+            "run": self._start_run,
+            "complete": self._pass_in,
+            "forget": self._pass_in,
+            "command": self._start_command,
+            "kill": self._kill_command,
+            "interrupt": self._interrupt,
+            "restart": self._restart,
+            "fork": self._fork,
+            "start": self._start_process,
+            "input": self._write_to_process,
+            "signal": self._signal_process,
+            "resize": self._resize_process,
+            "file": self._use_file,
+            "usage": self._tell_usage,
+            "room": self._give_room,
+        }
         self._given: list[int] = []  # descriptors that were passed with messages
         self._first: list[dict[str, Any]] = []  # messages that came before the session began
         self._pipes: dict[int, str] = {}  # those that we read
@@ -113,7 +130,7 @@ class Driver:
         self._held: list[tuple[int, int]] = []  # runs to interrupt as soon as they begin, and questions to answer then
         self._command: subprocess.Popen[bytes] | None = None
         self._carries = False
-        self._processes: dict[int, Process] = {}
+        self._processes: dict[int, BackgroundProcess] = {}
         self._files = file_operations.Operations(self._home[0])
         self._is_copy = bool(options.get("copy"))
         self._worker, self._channel = self._start_copy() if self._is_copy else self._start_worker()
@@ -243,7 +260,7 @@ class Driver:
 
     def _take_commands(self) -> None:
         for told, body in self._read_commands():
-            self._obey(told, body)
+            self._handlers[told["do"]](told, body)
 
     def _read_commands(self) -> list[tuple[dict[str, Any], bytes]]:
         """Return the messages that can be read now. Descriptors that come with them are put into `_given`."""
@@ -259,42 +276,15 @@ class Driver:
             os._exit(0)  # the session's owner is gone; init ends everything else
         return [(json.loads(head), body) for head, body in self._reader.feed(data)]
 
-    def _obey(self, told: dict[str, Any], body: bytes) -> None:
-        what = told["do"]
-        if what == "run":
-            self._start_run(told, body)
-        elif what == "command":
-            self._start_command(told, body)
-        elif what == "room":
-            self._room += told["bytes"]
-        elif what == "interrupt":
-            self._interrupt(told["run"], told["id"])
-        elif what == "kill":
-            if self._command is not None and told["run"] == self._run:
-                _kill_group(self._command.pid, signal.SIGKILL)
-        elif what in ("complete", "forget"):
-            self._pass_in(told)
-        elif what == "restart":
-            self._restart(told["id"])
-        elif what == "fork":
-            self._fork(told)
-        elif what == "file":
-            answer, content = self._files.answer(told, body)
-            self._tell({"is": "answer", "id": told["id"], **answer}, content)
-        elif what == "start":
-            self._start_process(told)
-        elif what == "resize":
-            if told["process"] in self._processes:
-                self._processes[told["process"]].resize(told["rows"], told["columns"])
-        elif what == "usage":
-            self._tell({"is": "answer", "id": told["id"]}, json.dumps(_usage(self._home[0])).encode())
-        elif what == "signal":
-            self._signal(told)
-        elif what == "input":
-            if told["process"] in self._processes:
-                self._processes[told["process"]].take(told, body, self)
-            else:
-                self.answer(told["id"])
+    def _give_room(self, told: dict[str, Any], body: bytes) -> None:
+        self._room += told["bytes"]
+
+    def _use_file(self, told: dict[str, Any], body: bytes) -> None:
+        answer, content = self._files.answer(told, body)
+        self._tell({"is": "answer", "id": told["id"], **answer}, content)
+
+    def _tell_usage(self, told: dict[str, Any], body: bytes) -> None:
+        self._tell({"is": "answer", "id": told["id"]}, json.dumps(_usage(self._home[0])).encode())
 
     # --- Python ---
 
@@ -305,30 +295,35 @@ class Driver:
             self._relay, self._line = map(_high_socket, socket.socketpair())
         worker = os.fork()
         if worker == 0:
-            os.setsid()
-            os.close(signal.set_wakeup_fd(-1))
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            signal.signal(signal.SIGPIPE, self._at_pipe)
-            for number, target in ((self._nothing, 0), (self._printed["stdout"], 1), (self._printed["stderr"], 2)):
-                os.dup2(number, target)
-            if self._passing is not None:
-                self._passing.detach()
-            if self._relay is not None:
-                self._relay.close()
-            for number in (ours.fileno(), self._commands, self._events, self._children, self._nothing):
-                os.close(number)
-            for number in (*self._pipes, *self._printed.values()):
-                os.close(number)
-            for process in self._processes.values():
-                process.close()
+            os.close(ours.fileno())
+            self._leave_to_worker()
             if copy is not None:
-                theirs.recv(1)
+                theirs.recv(1)  # until the driver has closed the image
                 own = {"channel": theirs.fileno(), "line": self._line.fileno(), "state": self._state}
                 copying.become(_imager, copy[0], own, copy[1])
             Worker(theirs, self._line, self._state, self._options["recursion"], _imager).serve()
         theirs.close()
         self._line.close()
         return worker, ours
+
+    def _leave_to_worker(self) -> None:
+        """Called in the child that becomes the worker: drop everything that only the driver may have."""
+        os.setsid()
+        os.close(signal.set_wakeup_fd(-1))
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.signal(signal.SIGPIPE, self._at_pipe)
+        for number, target in ((self._nothing, 0), (self._printed["stdout"], 1), (self._printed["stderr"], 2)):
+            os.dup2(number, target)
+        if self._passing is not None:
+            self._passing.detach()
+        if self._relay is not None:
+            self._relay.close()
+        for number in (self._commands, self._events, self._children, self._nothing):
+            os.close(number)
+        for number in (*self._pipes, *self._printed.values()):
+            os.close(number)
+        for process in self._processes.values():
+            process.close()
 
     def _start_copy(self) -> tuple[int, socket.socket]:
         """Start a copy of another session's Python. The first messages bring the changes to its project, if it has one,
@@ -347,7 +342,7 @@ class Driver:
         channel.sendall(b"g")
         return worker, channel
 
-    def _fork(self, told: dict[str, Any]) -> None:
+    def _fork(self, told: dict[str, Any], body: bytes) -> None:
         """Let the worker write its image to the file that was passed."""
         file = self._given.pop()
         if self._processes:
@@ -400,8 +395,9 @@ class Driver:
             else:
                 self._send(frame_of(head, body))
 
-    def _interrupt(self, run: int, question: int) -> None:
-        """Interrupt a run, or let it go if it has ended. It is answered when that is done."""
+    def _interrupt(self, told: dict[str, Any], body: bytes) -> None:
+        """Interrupt a run, unless it has ended. Answer when that is done."""
+        run, question = told["run"], told["id"]
         if self._command is not None and run == self._run:
             _kill_group(self._command.pid, signal.SIGINT)
         elif run > self._last:
@@ -419,7 +415,7 @@ class Driver:
                 self._held.remove((wanted, question))
                 self.answer(question)
 
-    def _restart(self, request: int) -> None:
+    def _restart(self, told: dict[str, Any], body: bytes) -> None:
         """Start a new Python, and end all processes of the old one; files stay."""
         for process in list(self._processes.values()):
             _kill_group(process.pid, signal.SIGKILL)
@@ -449,7 +445,7 @@ class Driver:
                 continue
         self._worker, self._channel = self._start_worker()
         self._watch_worker()
-        self.answer(request)
+        self.answer(told["id"])
 
     # --- commands ---
 
@@ -483,6 +479,10 @@ class Driver:
             code = 126 if getattr(error, "errno", None) in (errno.EACCES, errno.ENOEXEC) else 127
             what = argv[0] if argv else "bash"  # a script that could not be written has no words yet
             self._end_command({"broken": encodable(f"start {what}: {reason(error)}"), "exit": code})
+
+    def _kill_command(self, told: dict[str, Any], body: bytes) -> None:
+        if self._command is not None and told["run"] == self._run:
+            _kill_group(self._command.pid, signal.SIGKILL)
 
     def _put(self, name: str, content: bytes) -> None:
         os.makedirs(self._place, exist_ok=True)  # the code may have removed it
@@ -555,26 +555,36 @@ class Driver:
 
     # --- background processes ---
 
-    def _start_process(self, told: dict[str, Any]) -> None:
+    def _start_process(self, told: dict[str, Any], body: bytes) -> None:
         self._leave_removed()
         try:
             directory = os.path.join(self._home[0], told["cwd"]) if told.get("cwd") else self._directory
-            process = Process(told, {**self._environment, **told["env"]}, directory)
+            process = BackgroundProcess(told, {**self._environment, **told["env"]}, directory)
         except _NOT_STARTED as error:
             self.answer(told["id"], errno=getattr(error, "errno", None) or errno.EINVAL, error=reason(error))
             return
         self._processes[told["process"]] = process
         self.answer(told["id"], pid=process.pid)
 
-    def _signal(self, told: dict[str, Any]) -> None:
-        """Signal a process. If the message has an id, it is answered whether there is that process."""
+    def _write_to_process(self, told: dict[str, Any], body: bytes) -> None:
+        if told["process"] in self._processes:
+            self._processes[told["process"]].take(told, body, self)
+        else:
+            self.answer(told["id"])
+
+    def _resize_process(self, told: dict[str, Any], body: bytes) -> None:
+        if told["process"] in self._processes:
+            self._processes[told["process"]].resize(told["rows"], told["columns"])
+
+    def _signal_process(self, told: dict[str, Any], body: bytes) -> None:
+        """Signal a process. If the message has an id, answer whether there is such a process."""
         process = self._processes.get(told["process"])
         if process is not None:
             _kill_group(process.pid, told["number"])
         if "id" in told:
             self.answer(told["id"], **({} if process is not None else {"errno": errno.ESRCH}))
 
-    def _end_process(self, process: Process) -> None:
+    def _end_process(self, process: BackgroundProcess) -> None:
         """Send the rest of its output and its status. Children that it left continue, without pipes to us."""
         del self._processes[process.number]
         process.pump(self, to_the_end=True)
@@ -584,7 +594,7 @@ class Driver:
         self._tell({"is": "exit", "process": process.number, "status": process.popen.returncode})
 
 
-class Process:
+class BackgroundProcess:
     """A background command, with its own pipes or a terminal."""
 
     def __init__(self, told: dict[str, Any], environment: dict[str, str], directory: str) -> None:

@@ -87,14 +87,14 @@ class _Room:
         return InvalidRequest(f"{self._path!r} can't be downloaded", why=why, next=step)
 
 
-class Home(Protocol):
+class HasChannel(Protocol):
     async def opened(self) -> Channel: ...
 
 
 class AsyncFiles:
     """The files of a session. Relative paths start at its first working directory. Raises `OSError`s as `open` does."""
 
-    def __init__(self, session: Home) -> None:
+    def __init__(self, session: HasChannel) -> None:
         self._session = session
 
     async def read(self, path: str | os.PathLike[str], *, max_bytes: int = MAX_READ) -> bytes:

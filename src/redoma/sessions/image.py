@@ -11,7 +11,7 @@ from .channel import Channel
 _PATIENCE = 120.0  # seconds to write a large one on a machine that is very busy
 
 
-class Image:
+class SessionImage:
     """An image of a session on this backend: `take` it, open it for each copy, `close` it. Raises `Unsupported` if the
     backend has none, and `BackendError` if there can be no more of them.
     """

@@ -11,43 +11,50 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import os
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from functools import partial
-from typing import Annotated, Any, Protocol, TypedDict, Unpack, cast
+from typing import Annotated, Any, TypedDict, Unpack, cast
 
 import msgspec
 
 from ..backends.base import uncancellable
 from ..backends.jail import JailBackend
-from ..exec import AsyncProcess, Process, ProcessControl
-from ..lib.errors import BackendError, CallbackError, InvalidRequest
+from ..exec import Process, ProcessControl
+from ..lib.errors import BackendError, InvalidRequest, RedomaError
 from ..lib.types import resolved
-from ..models import Chunk, Display, Effect, Isolation, Language, Limits, PolicyView, Request, Result, Submission
+from ..models import Effect, Isolation, Language, Limits, PolicyView, Request, Result, Submission
 from ..models.request import new_id
 from ..output.live import Live
-from ..pipeline import intake, results
+from ..pipeline import intake
 from ..pipeline.executor import AsyncExecutor
 from ..pipeline.intake import Files, Options
-from ..pipeline.streaming import AsyncLiveRun
-from ..pipeline.sync import Driven, Executor, default, driven, driven_end, on_loop
-from ..redaction import Redactor, clean
+from ..pipeline.sync import Driven, Executor, default, driven, driven_end, on_loop, wrapped
+from ..redaction import Redactor
 from ..telemetry import INFO, tell
 from ..workspace.kept import Kept
 from .alarm import Alarm
 from .channel import Channel
 from .folder import AsyncFiles, FilesOfSession
-from .image import Image
+from .image import SessionImage
 from .overlay import Overlay
 from .place import Places, boot
+from .runs import (
+    CALLBACKS,
+    AsyncSessionProcess,
+    AsyncSessionRun,
+    Event,
+    Followed,
+    ProcessOptions,
+    RunOptions,
+    deliver,
+    must_have_no_callbacks,
+    terminal_size,
+)
 from .turn import ProcessTurn, Turn
 from .worker import MAIN
-
-OnText = Callable[[str], Any]
-OnDisplay = Callable[[Display], Any]
-Event = Chunk | Display
 
 _OF_A_RUN = frozenset({"time", "output_lines", "output_bytes", "output_total"})
 """Limits that apply to each run; the others apply to the session as a whole."""
@@ -82,43 +89,6 @@ class SessionOptions(TypedDict, total=False):
     """End the session after this many seconds in any case; by default as configured."""
 
 
-class RunOptions(TypedDict, total=False):
-    """Options of one run in a session. Those that `redoma.run` also has mean the same."""
-
-    context: str
-    """The name of a set of variables: runs in different contexts don't see each other's variables."""
-    timeout: float | None
-    limits: Mapping[str, Any] | None
-    """Only `time`, `output_lines`, `output_bytes` and `output_total`; set the others on the session."""
-    args: Iterable[str]
-    stdin: bytes | str
-    env: Mapping[str, str]
-    """Further environment variables, for this run only."""
-    cwd: str
-    """The working directory of this run of Python, a path inside the session. Later runs are not affected."""
-    traceback_apart: bool
-    """Don't print the traceback of an exception; keep it for `AsyncSessionRun.traceback`."""
-    charts: bool
-    """Also show matplotlib figures and pandas tables as data (`display.CHART`, `TABLE`)."""
-    policy: str | None
-    expect: Any
-    reason: str
-    requester: str
-    label: str
-    on_stdout: OnText | None
-    """Called with each piece of stdout as it arrives."""
-    on_stderr: OnText | None
-    on_result: OnDisplay | None
-    """Called with each `Display` as it arrives."""
-    untimed: bool
-    """Let it run as long as the session lives. Policy judges it by the ordinary time limit of a run."""
-    whole_output: bool
-    """Let a stream yield all output up to `output_total`, not only as much as the result keeps."""
-    wait: bool
-    """Whether to wait for a person who must approve. Otherwise the result is `pending`: make the same run again in the
-    same session once it is approved."""
-
-
 class SessionUsage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a session uses. The numbers come from inside the session, so its code can fake them."""
 
@@ -130,16 +100,6 @@ class SessionUsage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Bytes that its files take."""
     disk_total: Annotated[int, msgspec.Meta(ge=0, lt=2**53)]
     """Bytes that its files may take."""
-
-
-class ProcessOptions(TypedDict, total=False):
-    """Options of a background command; they mean the same as for a run."""
-
-    timeout: float | None
-    policy: str | None
-    reason: str
-    requester: str
-    label: str
 
 
 class AsyncSession:
@@ -165,7 +125,16 @@ class AsyncSession:
         self._places = executor.kept("sessions", lambda: Places(executor))
         self._backend, self._loaded = self._places.find(options.get("backend", "auto"))
         self.name = self._backend.name
-        self._request = self._inner_request()
+        asked = self._asked_for()
+        self.limits = asked.limits
+        """Those of each run that has none of its own."""
+        can = self._backend.capabilities()
+        self._boot = {
+            "recursion": asked.limits.recursion,
+            "passes_descriptors": can.image is not None,
+            "line": can.descriptors,
+        }
+        self._request = self._of_driver(asked)
         self.reach = self._backend.reach.over(self._request.workspace)
         overlay = self._request.workspace == "overlay"
         self._overlay = Overlay(executor, self._request) if overlay else None
@@ -182,14 +151,14 @@ class AsyncSession:
         self.files = AsyncFiles(self)
         """Its files."""
 
-    def _inner_request(self) -> Request:
-        """Build the request of the driver: to the backend, a session is one long run of it."""
+    def _asked_for(self) -> Request:
+        """Return the options as a request without code. Raises `InvalidRequest` for what no session can have."""
         own = {"idle", "lifetime", "policy"}
         options = cast("Options", {name: value for name, value in self._options.items() if name not in own})
         options["backend"] = self.name
         request = intake.build(self._executor.config, self._executor.backends, options, code="", language="python")
-        can = self._backend.capabilities()
-        if request.workspace == "direct" or (request.workspace == "overlay" and not can.descriptors):
+        can_overlay = self._backend.capabilities().descriptors
+        if request.workspace == "direct" or (request.workspace == "overlay" and not can_overlay):
             raise InvalidRequest(
                 f"a session on {self.name} can't have the workspace {request.workspace!r}",
                 why="what it changes there can't be looked at while it lives",
@@ -201,20 +170,18 @@ class AsyncSession:
                 why="a session installs nothing",
                 next="create an environment: redoma env create NAME PACKAGE...",
             )
-        self.limits = request.limits
+        return request
+
+    def _of_driver(self, asked: Request) -> Request:
+        """Return the request of the driver: to the backend, a session is one long run of it."""
         limits = msgspec.structs.replace(
-            request.limits,
+            asked.limits,
             time=self._lifetime,
             # As long as it lives, unless somebody has said otherwise.
-            cpu=self._lifetime if request.limits.cpu == Limits().cpu else request.limits.cpu,
-            recursion=max(request.limits.recursion, Limits().recursion),
+            cpu=self._lifetime if asked.limits.cpu == Limits().cpu else asked.limits.cpu,
+            recursion=max(asked.limits.recursion, Limits().recursion),
         )
-        self._boot = {
-            "recursion": request.limits.recursion,
-            "passes_descriptors": can.image is not None,
-            "line": can.descriptors,
-        }
-        return msgspec.structs.replace(request, limits=limits, code=boot(self._boot, loaded=self._loaded))
+        return msgspec.structs.replace(asked, limits=limits, code=boot(self._boot, loaded=self._loaded))
 
     # --- its life ---
 
@@ -258,7 +225,7 @@ class AsyncSession:
             raise
         return self._entered(channel)
 
-    async def _open_copy(self, image: Image, patch: int = -1) -> None:
+    async def _open_copy(self, image: SessionImage, patch: int = -1) -> None:
         """Start as a copy of another session; `patch` contains the changes that it had made to its project."""
         self._places.take()
         try:
@@ -387,7 +354,7 @@ class AsyncSession:
             raise InvalidRequest(f"n is {n!r}", why="it is the number of copies", next="write fork(2)")
         async with self.lock:
             channel = await self.opened()
-            image, patch = Image(self._backend, self._request.limits.memory), -1
+            image, patch = SessionImage(self._backend, self._request.limits.memory), -1
             copies: list[AsyncSession] = []
             try:
                 await image.take(channel)
@@ -433,12 +400,7 @@ class AsyncSession:
             return await overlay.keep(channel.read_changes, self.id)
 
     async def apply(
-        self,
-        *,
-        paths: Iterable[str] | None = None,
-        named: Iterable[str] = (),
-        by_hand: bool = False,
-        wait: bool = True,
+        self, *, paths: Iterable[str] | None = None, named: Iterable[str] = (), by_hand: bool = False, wait: bool = True
     ) -> Kept:
         """Apply its changes so far to its project, all or nothing; the session continues. Takes the options of
         `AsyncExecutor.apply` and raises the same. Policy judges every run that the session has made."""
@@ -451,7 +413,7 @@ class AsyncSession:
         in a new cell. Raises what `fork` raises; then nothing has changed."""
         async with self.lock:
             overlay, old = await self._over_project()
-            image = Image(self._backend, self._request.limits.memory)
+            image = SessionImage(self._backend, self._request.limits.memory)
             try:
                 await image.take(old)
                 await self._open_copy(image)
@@ -513,27 +475,13 @@ class AsyncSession:
         argv = intake.words("argv", command)
         return await self._run({"argv": argv, "language": "command"}, options)
 
-    async def start(
-        self,
-        command: str | Iterable[str],
-        *,
-        env: Mapping[str, str] | None = None,
-        cwd: str = "",
-        pty: bool = False,
-        size: tuple[int, int] | None = None,
-        whole_output: bool = False,
-        **options: Unpack[ProcessOptions],
-    ) -> AsyncSessionProcess:
+    async def start(self, command: str | Iterable[str], **options: Unpack[ProcessOptions]) -> AsyncSessionProcess:
         """Start a command in the background: a string is a line of Bash, a list is a program with its arguments.
 
         Args:
             command: What to run, in the directory where the last run ended, with the variables that were exported.
-            env: Further environment variables.
-            cwd: Another working directory, a path inside the session.
-            pty: Whether it gets a terminal; then all its output is stdout.
-            size: The rows and columns of its terminal; by default 24 and 80.
-            whole_output: Let its streams yield all output up to `output_total`, not only as much as the result keeps.
-            options: `timeout`, `policy`, `reason`, `requester`, `label`.
+            options: Those of `ProcessOptions`: `env`, `cwd`, `pty`, `size`, `whole_output`, `timeout`, `policy`,
+                `reason`, `requester`, `label`.
 
         Returns:
             The process, with `stdout_stream()`, `write_stdin()`, `signal()`, `wait()` and `close()`. It ends with the
@@ -543,37 +491,29 @@ class AsyncSession:
             Refused: Policy or a person refused it.
             BackendError: The session has ended.
         """
-        process = self.process(command, env=env, cwd=cwd, pty=pty, size=size, whole_output=whole_output, **options)
+        process = self.process(command, **options)
         await process.start()
         return process
 
-    def process(
-        self,
-        command: str | Iterable[str],
-        *,
-        env: Mapping[str, str] | None = None,
-        cwd: str = "",
-        pty: bool = False,
-        size: tuple[int, int] | None = None,
-        whole_output: bool = False,
-        **options: Unpack[ProcessOptions],
-    ) -> AsyncSessionProcess:
+    def process(self, command: str | Iterable[str], **options: Unpack[ProcessOptions]) -> AsyncSessionProcess:
         """Make a process for the background without starting it. Takes what `start` takes."""
         intake.must_be_known("option", options, ProcessOptions.__annotations__)
         what: dict[str, Any] = {"language": "bash", "code": command}
         if not isinstance(command, str):
             what = {"language": "command", "argv": intake.words("argv", command)}
+        cwd, size = options.get("cwd", ""), options.get("size")
         if not isinstance(cwd, str) or "\0" in cwd:
             raise InvalidRequest(f"cwd is {cwd!r}", why="it is a path inside the session", next='write cwd="/tmp"')
         control = ProcessControl()
         control.lasts = True
-        chosen = cast("RunOptions", {**options, "env": env or {}})
-        turn = ProcessTurn(self, pty=pty, size=size and _terminal_size(*size), cwd=cwd)
+        turn = ProcessTurn(self, pty=options.get("pty", False), size=size and terminal_size(*size), cwd=cwd)
+        chosen = cast("RunOptions", {**options, "env": options.get("env") or {}})
         submission = self._submission(what, chosen, turn)
         if options.get("timeout") is None:
             submission = self._untimed(submission)
         submission = msgspec.structs.replace(submission, control=control, unread_input=True, live_input=True)
-        return AsyncSessionProcess(self, self._executor, submission, control, turn, whole=whole_output)
+        whole = options.get("whole_output", False)
+        return AsyncSessionProcess(self, self._executor, submission, control, turn, whole=whole)
 
     def entered(self, process: AsyncSessionProcess) -> None:
         """Keep a process that was started: it goes on also if nobody refers to it."""
@@ -590,15 +530,16 @@ class AsyncSession:
         """Run source text and follow it: `async with … as run`, `async for event in run` (a `Chunk` of output or a
         `Display`), then `run.result`. If nobody asks for the next event, the code is blocked once it has printed a lot.
         """
-        return self._stream({"code": code, "language": language}, _without_callbacks(options))
+        must_have_no_callbacks(options)
+        return self._stream({"code": code, "language": language}, options)
 
     def stream_command(self, argv: Iterable[str], **options: Unpack[RunOptions]) -> AsyncSessionRun:
         """Run a program with its arguments and follow it as `stream` does."""
-        what = {"argv": intake.words("argv", argv), "language": "command"}
-        return self._stream(what, _without_callbacks(options))
+        must_have_no_callbacks(options)
+        return self._stream({"argv": intake.words("argv", argv), "language": "command"}, options)
 
     async def _run(self, what: dict[str, Any], options: RunOptions) -> Result:
-        if not any(options.get(name) for name in ("on_stdout", "on_stderr", "on_result")):
+        if not any(options.get(name) for name in CALLBACKS):
             return await self._executor.submit(self._prepared(what, options)[0])
         run = self._stream(what, options)
         async with run:
@@ -684,114 +625,7 @@ class AsyncSession:
         return msgspec.structs.replace(self.limits, **asked) if asked else self.limits
 
 
-class AsyncSessionProcess(AsyncProcess):
-    """A background process of a session."""
-
-    def __init__(
-        self,
-        session: AsyncSession,
-        executor: AsyncExecutor,
-        submission: Submission,
-        control: ProcessControl,
-        turn: ProcessTurn,
-        *,
-        whole: bool,
-    ) -> None:
-        super().__init__("the session", executor, submission, control, whole=whole)
-        self._session, self.turn = session, turn
-        self.id = submission.request.id
-        """The id of its run."""
-
-    async def start(self) -> None:
-        """Start it: see `AsyncProcess.start`. It is one of the session's processes from then on."""
-        await super().start()
-        self._session.entered(self)
-
-    @property
-    def pid(self) -> int:
-        """Its process id inside the session, as the session reports it."""
-        return self.turn.pid
-
-    def resize(self, rows: int, columns: int) -> None:
-        """Resize its terminal, if it has one."""
-        self.turn.resize(*_terminal_size(rows, columns))
-
-
-class AsyncSessionRun(AsyncLiveRun):
-    """A run that is being followed: its output and displays in order, then its `result`."""
-
-    def __init__(self, live: Live, executor: AsyncExecutor, submission: Submission, turn: Turn) -> None:
-        super().__init__(live, self._submit_followed)
-        self._executor, self.submission, self._turn = executor, submission, turn
-        self._redactor = live.redactor
-
-    async def _submit_followed(self, live: Live) -> Result:
-        self._turn.follow(self._shown)
-        return await self._executor.submit(self.submission, live=live)
-
-    def _shown(self, display: Display) -> None:
-        (safe,), _ = results.safe_displays((display,), self._redactor)
-        chunks, _ = self._live.take()  # what was printed before it
-        self._ready.extend(chunks)
-        self._ready.append(safe)  # type: ignore[arg-type]
-        self._changed.set()
-
-    @property
-    def traceback(self) -> str:
-        """The traceback of the exception that ended it, redacted; empty if there is none, or if it was printed."""
-        return clean(self._turn.traceback, self._redactor)[0]
-
-    async def _wait(self) -> None:
-        self._turn.read()
-        await super()._wait()
-
-    async def next_event(self) -> Event | None:
-        """Return the next chunk of output or display; None after the last one."""
-        return await self.next_chunk()
-
-
-class Followed(Protocol):
-    """A run that is being followed."""
-
-    @property
-    def result(self) -> Result: ...
-
-    async def next_event(self) -> Event | None: ...
-
-
-async def deliver(run: Followed, options: RunOptions) -> Result:
-    """Call the callbacks in the options with each event, and return the result. If a callback raises, the run still
-    continues to its end; then `CallbackError` is raised."""
-    failure: Exception | None = None
-    while (event := await run.next_event()) is not None:
-        call = _callback(event, options)
-        if failure is not None or call is None:
-            continue
-        try:
-            answer = call(event.text if isinstance(event, Chunk) else event)
-            if inspect.isawaitable(answer):
-                await answer
-        except Exception as error:  # the caller's bug: raised below
-            failure = error
-    if failure is not None:
-        raise CallbackError(failure, run.result) from failure
-    return run.result
-
-
-def _without_callbacks(options: RunOptions) -> RunOptions:
-    for name in ("on_stdout", "on_stderr", "on_result"):
-        if options.get(name) is not None:
-            raise InvalidRequest(f"{name} was given to a stream", why="it would get nothing", next="leave it out")
-    return options
-
-
-def _callback(event: Event, options: RunOptions) -> Callable[[Any], Any] | None:
-    if isinstance(event, Chunk):
-        return options.get("on_stdout") if event.stream == "stdout" else options.get("on_stderr")
-    return options.get("on_result")
-
-
-async def _all_opened(copies: list[AsyncSession], image: Image, patch: int) -> None:
+async def _all_opened(copies: list[AsyncSession], image: SessionImage, patch: int) -> None:
     """Open all copies, several at a time. If one fails, wait for the others and raise its error."""
     few = asyncio.Semaphore(_MAX_OPENING)
 
@@ -808,13 +642,6 @@ async def _all_opened(copies: list[AsyncSession], image: Image, patch: int) -> N
         raise failed[0]
 
 
-def _terminal_size(rows: int, columns: int) -> tuple[int, int]:
-    if not 0 < rows <= 1000 or not 0 < columns <= 1000:
-        why = "a terminal has 1 to 1000 rows and columns"
-        raise InvalidRequest(f"a terminal can't have {rows} rows of {columns}", why=why, next="use 24 and 80")
-    return rows, columns
-
-
 def _positive(name: str, seconds: Any) -> float:
     if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 < seconds <= 604800:
         raise InvalidRequest(
@@ -823,15 +650,22 @@ def _positive(name: str, seconds: Any) -> float:
     return float(seconds)
 
 
-class SessionRun(Driven[AsyncSessionRun]):
+class SessionRun(Driven[Followed]):
     """A run that is being followed: its output and displays in order, then its `result`."""
 
     @property
     def result(self) -> Result:
+        """The result, once the run has ended."""
         return self.core.result
 
-    next_event = driven(AsyncSessionRun.next_event)
-    close = driven_end(AsyncSessionRun.aclose)
+    def next_event(self) -> Event | None:
+        """Return the next chunk of output or display; None after the last one."""
+        return self._executor.wait(self.core.next_event())
+
+    def close(self) -> None:
+        """End the run if it still goes on."""
+        with suppress(RedomaError):  # the executor is closed: that has ended everything
+            self._executor.wait(self.core.aclose())
 
     def __iter__(self) -> Iterator[Event]:
         while (event := self.next_event()) is not None:
@@ -886,30 +720,13 @@ class Session(Driven[AsyncSession]):
     forget = driven(AsyncSession.forget)
     usage = driven(AsyncSession.usage)
     interrupt = on_loop(AsyncSession.interrupt)
+    stream = wrapped(AsyncSession.stream, SessionRun)
+    stream_command = wrapped(AsyncSession.stream_command, SessionRun)
     close = driven_end(AsyncSession.aclose)
 
-    def start(
-        self,
-        command: str | Iterable[str],
-        *,
-        env: Mapping[str, str] | None = None,
-        cwd: str = "",
-        pty: bool = False,
-        size: tuple[int, int] | None = None,
-        whole_output: bool = False,
-        **options: Unpack[ProcessOptions],
-    ) -> SessionProcess:
+    def start(self, command: str | Iterable[str], **options: Unpack[ProcessOptions]) -> SessionProcess:
         """Start a command in the background: see `AsyncSession.start`."""
-        work = self.core.start(command, env=env, cwd=cwd, pty=pty, size=size, whole_output=whole_output, **options)
-        return SessionProcess(self._executor.wait(work), self._executor)
-
-    def stream(self, code: str, language: Language = "python", **options: Unpack[RunOptions]) -> SessionRun:
-        """Run source text and follow it: `with … as run`, `for event in run`, then `run.result`."""
-        return SessionRun(self.core.stream(code, language, **options), self._executor)
-
-    def stream_command(self, argv: Iterable[str], **options: Unpack[RunOptions]) -> SessionRun:
-        """Run a program with its arguments, and follow it as `stream` does."""
-        return SessionRun(self.core.stream_command(argv, **options), self._executor)
+        return SessionProcess(self._executor.wait(self.core.start(command, **options)), self._executor)
 
     def fork(self, n: int = 1) -> list[Session]:
         """Return copies of the session as it is now: see `AsyncSession.fork`."""

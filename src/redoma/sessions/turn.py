@@ -60,13 +60,7 @@ class Turn:
     """
 
     def __init__(
-        self,
-        home: Home,
-        *,
-        context: str,
-        directory: str = "",
-        traceback_apart: bool = False,
-        charts: bool = False,
+        self, home: Home, *, context: str, directory: str = "", traceback_apart: bool = False, charts: bool = False
     ) -> None:
         self.name, self.reach = home.name, home.reach
         self.began: Callable[[], None] | None = None
@@ -406,11 +400,15 @@ class ProcessTurn:
         self._channel.post({"do": "signal", "process": self._number, "number": number})
 
     async def _wait(self, seconds: float) -> None:
-        waits: list[asyncio.Future[Any]] = [self._exit, self._channel.ended]
-        await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-        if not any(each.done() for each in waits):
+        if not await self._ends_within(seconds):
             self._stopped = self._stopped or Status.TIMEOUT
             await self._kill()
+
+    async def _ends_within(self, seconds: float) -> bool:
+        """Wait for the end of the process or the session. Returns whether one of them ended."""
+        waits: list[asyncio.Future[Any]] = [self._exit, self._channel.ended]
+        done, _ = await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        return bool(done)
 
     async def _kill(self) -> None:
         """Kill its program, if it was started. If the driver doesn't report its end, the session is ended."""
@@ -419,9 +417,7 @@ class ProcessTurn:
             answer, _ = await self._channel.ask(told, patience=self._home.grace)
             if answer.errno is not None:
                 return  # it was not started, or has ended
-        waits: list[asyncio.Future[Any]] = [self._exit, self._channel.ended]
-        await asyncio.wait(waits, timeout=self._home.grace, return_when=asyncio.FIRST_COMPLETED)
-        if not any(each.done() for each in waits):
+        if not await self._ends_within(self._home.grace):
             await self._channel.close("a process did not end when it was killed")
 
     def out(self, stream: Stream, data: bytes) -> bool:

@@ -1,19 +1,30 @@
-"""A cluster in this process, without Ray: real nodes, links and hub, and ways to break what is between them."""
+"""A cluster in this process, without Ray: real nodes, links and hub, and ways to break what is between them.
+
+The fixtures `cluster` and `cluster_executor` are made of it.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import threading
+import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from ray.exceptions import ActorDiedError, ActorUnavailableError
 
-from redoma import Backend, __version__
+from pace import SLOW
+from redoma import Answer, AsyncExecutor, Backend, FakeBackend, Isolation, Request, Result, __version__
+from redoma.backends.base import Control, Outcome, Sink
 from redoma.backends.ray.backend import RayBackend
 from redoma.backends.ray.node import Node
+from redoma.models.reach import NOTHING
 
 KEY = b"k" * 32
+CELL = Isolation(layers={"pid": "its own", "seccomp": "a filter"})
+LONG = Answer(when="long", stdout="begun\n", delay=600)
+SHORT = Answer(when="short", stdout="done\n", delay=0.02)
 
 
 class LocalNode:
@@ -112,3 +123,38 @@ class LocalCluster:
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join()
         self.loop.close()
+
+
+class Cells(FakeBackend):
+    """A fake jail that counts how often each request was begun, and how it ended."""
+
+    def __init__(self, *answers: Answer, isolation: Isolation = CELL) -> None:
+        super().__init__(*answers, Answer(), name="jail", isolation=isolation, reach=NOTHING)
+        self.begun: Counter[str] = Counter()
+        self.cancelled: list[str] = []
+
+    async def run(self, request: Request, sink: Sink, control: Control | None = None) -> Outcome:
+        self.begun[request.id] += 1
+        try:
+            return await super().run(request, sink, control)
+        except asyncio.CancelledError:
+            self.cancelled.append(request.code)
+            raise
+
+
+def run(executor: AsyncExecutor, code: str, **options: Any) -> asyncio.Task[Result]:
+    options = {"policy": "none", "backend": "ray", "limits": {"time": 1000}, **options}
+    return asyncio.create_task(executor.run(code, **options))
+
+
+async def until(fact: Callable[[], object]) -> None:
+    """Wait until `fact` returns something true."""
+    deadline = time.monotonic() + 60 * SLOW
+    while not fact():
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.005)
+
+
+def total(*cells: Cells) -> int:
+    """How many requests these cells have begun."""
+    return sum(sum(each.begun.values()) for each in cells) - len(cells)  # each node tried itself once

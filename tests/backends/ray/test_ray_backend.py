@@ -6,92 +6,38 @@ import asyncio
 import datetime
 import functools
 import pickle
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
 import pytest
-from local_cluster import KEY, LocalCluster, LocalNode
+from local_cluster import CELL, KEY, LONG, SHORT, Cells, LocalCluster, LocalNode, run, total, until
 
-from pace import SLOW
-from redoma import Answer, AsyncExecutor, Backend, Config, FakeBackend, Isolation, Request, Result, Status
-from redoma.backends.base import Control, Outcome, Repr, Sink
+from redoma import Answer, AsyncExecutor, Backend, Config, FakeBackend, Isolation, Request, Status
+from redoma.backends.base import Outcome, Repr
 from redoma.backends.ray import protocol
-from redoma.models.reach import HOST, NOTHING
-
-CELL = Isolation(layers={"pid": "its own", "seccomp": "a filter"})
+from redoma.models.reach import HOST
 
 
-class Cells(FakeBackend):
-    """A fake jail that counts how often each request was begun, and how it ended."""
-
-    def __init__(self, *answers: Answer, isolation: Isolation = CELL) -> None:
-        super().__init__(*answers, Answer(), name="jail", isolation=isolation, reach=NOTHING)
-        self.begun: Counter[str] = Counter()
-        self.cancelled: list[str] = []
-
-    async def run(self, request: Request, sink: Sink, control: Control | None = None) -> Outcome:
-        self.begun[request.id] += 1
-        try:
-            return await super().run(request, sink, control)
-        except asyncio.CancelledError:
-            self.cancelled.append(request.code)
-            raise
-
-
-LONG = Answer(when="long", stdout="begun\n", delay=600)
-SHORT = Answer(when="short", stdout="done\n", delay=0.02)
-
-
-@pytest.fixture
-def cluster() -> Iterator[LocalCluster]:
-    made = LocalCluster()
-    yield made
-    made.close()
-
-
-@pytest.fixture
-async def executor(cluster: LocalCluster, config: Config) -> Any:
-    made = AsyncExecutor(config, backends=[cluster.backend()])
-    yield made
-    await made.aclose()
-
-
-def run(executor: AsyncExecutor, code: str, **options: Any) -> asyncio.Task[Result]:
-    options = {"policy": "none", "backend": "ray", "limits": {"time": 1000}, **options}
-    return asyncio.create_task(executor.run(code, **options))
-
-
-async def until(fact: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 60 * SLOW
-    while not fact():
-        assert time.monotonic() < deadline
-        await asyncio.sleep(0.005)
-
-
-def total(*cells: Cells) -> int:
-    return sum(sum(each.begun.values()) for each in cells) - len(cells)  # each node tried itself once
-
-
-async def test_a_run_is_carried_to_a_node_and_back(cluster: LocalCluster, executor: AsyncExecutor) -> None:
+async def test_a_run_is_carried_to_a_node_and_back(cluster: LocalCluster, cluster_executor: AsyncExecutor) -> None:
     value = {"a": (1, 2.5, b"x"), frozenset({3}): datetime.date(2026, 1, 2), "big": 2**100}
     answer = Answer(stdout="out\n", stderr="err\n", value=value, files={"a.bin": bytes(range(256))})
     cluster.add("one", {"jail": Cells(answer)})
-    result = await run(executor, "1", outputs=["**"])
+    result = await run(cluster_executor, "1", outputs=["**"])
     assert (result.status, result.stdout, result.stderr, result.backend) == (Status.OK, "out\n", "err\n", "ray")
     assert result.value == value
     assert result.files == {"a.bin": bytes(range(256))}
     assert result.isolation == CELL
 
 
-async def test_work_goes_to_the_node_with_the_least_to_do(cluster: LocalCluster, executor: AsyncExecutor) -> None:
+async def test_work_goes_to_the_node_with_the_least_to_do(
+    cluster: LocalCluster, cluster_executor: AsyncExecutor
+) -> None:
     cells = [Cells(LONG), Cells(LONG)]
     for number, each in enumerate(cells):
         cluster.add(f"node{number}", {"jail": each}, capacity=3)
-    await until(lambda: len(executor.backends["ray"]._connected().links) == 2)  # type: ignore[attr-defined]
-    tasks = [run(executor, "long") for _ in range(6)]
+    await until(lambda: len(cluster_executor.backends["ray"]._connected().links) == 2)  # type: ignore[attr-defined]
+    tasks = [run(cluster_executor, "long") for _ in range(6)]
     await until(lambda: total(*cells) == 6)
     assert [sum(each.begun.values()) - 1 for each in cells] == [3, 3]
     for task in tasks:
@@ -123,37 +69,39 @@ async def _about(node: LocalNode) -> protocol.About:
 
 
 async def test_a_node_that_offers_less_than_required_gets_no_work(
-    cluster: LocalCluster, executor: AsyncExecutor
+    cluster: LocalCluster, cluster_executor: AsyncExecutor
 ) -> None:
     weak, strong = Cells(isolation=Isolation(layers={"pid": "its own"})), Cells()
     cluster.add("weak", {"jail": weak}, capacity=100)
     cluster.add("strong", {"jail": strong}, capacity=1)
-    await until(lambda: len(executor.backends["ray"]._connected().links) == 2)  # type: ignore[attr-defined]
-    results = await asyncio.gather(*(run(executor, "1", require=["seccomp"]) for _ in range(10)))
+    await until(lambda: len(cluster_executor.backends["ray"]._connected().links) == 2)  # type: ignore[attr-defined]
+    results = await asyncio.gather(*(run(cluster_executor, "1", require=["seccomp"]) for _ in range(10)))
     assert {each.status for each in results} == {Status.OK}
     assert (total(weak), total(strong)) == (0, 10)
-    refused = await run(executor, "1", require=["moon-dust"])
+    refused = await run(cluster_executor, "1", require=["moon-dust"])
     assert refused.status is Status.FAILED
     assert "moon-dust" in (refused.error or "")
 
 
-async def test_a_backend_without_a_boundary_is_not_offered(cluster: LocalCluster, executor: AsyncExecutor) -> None:
+async def test_a_backend_without_a_boundary_is_not_offered(
+    cluster: LocalCluster, cluster_executor: AsyncExecutor
+) -> None:
     cluster.add("one", {"jail": FakeBackend(name="jail", reach=HOST)})
-    result = await run(executor, "1")
+    result = await run(cluster_executor, "1")
     assert result.status is Status.FAILED
     assert "files of the host" in (result.error or "")
 
 
 async def test_a_drained_node_takes_no_more_and_ends_what_it_has(
-    cluster: LocalCluster, executor: AsyncExecutor
+    cluster: LocalCluster, cluster_executor: AsyncExecutor
 ) -> None:
     first, second = Cells(LONG, SHORT), Cells(LONG, SHORT)
     one = cluster.add("one", {"jail": first}, capacity=10)
-    long = run(executor, "long")
+    long = run(cluster_executor, "long")
     await until(lambda: total(first) == 1)
     cluster.add("two", {"jail": second}, capacity=1)
     cluster.on_node(lambda: one.node._answer(protocol.NO_LINK, protocol.Ask(drain=True)))
-    results = await asyncio.gather(*(run(executor, "short") for _ in range(10)))
+    results = await asyncio.gather(*(run(cluster_executor, "short") for _ in range(10)))
     assert {each.status for each in results} == {Status.OK}
     assert (total(first), total(second)) == (1, 10)
     assert not long.done()
@@ -162,11 +110,11 @@ async def test_a_drained_node_takes_no_more_and_ends_what_it_has(
 
 
 async def test_runs_without_effects_are_tried_on_another_node_once(
-    cluster: LocalCluster, executor: AsyncExecutor
+    cluster: LocalCluster, cluster_executor: AsyncExecutor
 ) -> None:
     first, second = Cells(LONG), Cells(Answer(when="long", stdout="begun\nended\n"))
     one = cluster.add("one", {"jail": first})
-    task = run(executor, "long")
+    task = run(cluster_executor, "long")
     await until(lambda: total(first) == 1)
     cluster.add("two", {"jail": second})
     one.kill()
@@ -175,10 +123,10 @@ async def test_runs_without_effects_are_tried_on_another_node_once(
     assert total(second) == 1
 
 
-async def test_a_run_is_not_tried_a_third_time(cluster: LocalCluster, executor: AsyncExecutor) -> None:
+async def test_a_run_is_not_tried_a_third_time(cluster: LocalCluster, cluster_executor: AsyncExecutor) -> None:
     cells = [Cells(LONG) for _ in range(3)]
     nodes = [cluster.add("node0", {"jail": cells[0]})]
-    task = run(executor, "long")
+    task = run(cluster_executor, "long")
     for number in range(2):
         await until(lambda number=number: total(cells[number]) == 1)  # type: ignore[misc]
         nodes.append(cluster.add(f"node{number + 1}", {"jail": cells[number + 1]}))
@@ -190,12 +138,12 @@ async def test_a_run_is_not_tried_a_third_time(cluster: LocalCluster, executor: 
 
 
 async def test_output_that_differs_on_the_second_node_is_not_passed_off_as_one(
-    cluster: LocalCluster, executor: AsyncExecutor
+    cluster: LocalCluster, cluster_executor: AsyncExecutor
 ) -> None:
     first = Cells(LONG)
     one = cluster.add("one", {"jail": first})
     arrived: list[str] = []
-    task = run(executor, "long", on_output=lambda _, text: arrived.append(text))
+    task = run(cluster_executor, "long", on_output=lambda _, text: arrived.append(text))
     await until(lambda: "".join(arrived) == "begun\n")
     cluster.add("two", {"jail": Cells(Answer(stdout="something else\n"))})
     one.kill()
@@ -210,11 +158,11 @@ class Reaching(Cells):
 
 
 async def test_a_run_that_may_have_had_an_effect_is_not_repeated(
-    cluster: LocalCluster, executor: AsyncExecutor
+    cluster: LocalCluster, cluster_executor: AsyncExecutor
 ) -> None:
     first, second = Reaching(LONG), Reaching(LONG)
     one = cluster.add("one", {"jail": first})
-    task = run(executor, "long", network=["api.example.org"])
+    task = run(cluster_executor, "long", network=["api.example.org"])
     await until(lambda: total(first) == 1)
     cluster.add("two", {"jail": second})
     one.kill()
@@ -224,22 +172,22 @@ async def test_a_run_that_may_have_had_an_effect_is_not_repeated(
     assert not second.requests or total(second) == 0
 
 
-async def test_a_lost_answer_repeats_no_run(cluster: LocalCluster, executor: AsyncExecutor) -> None:
+async def test_a_lost_answer_repeats_no_run(cluster: LocalCluster, cluster_executor: AsyncExecutor) -> None:
     cells = Cells(SHORT)
     node = cluster.add("one", {"jail": cells})
-    assert (await run(executor, "short")).status is Status.OK
+    assert (await run(cluster_executor, "short")).status is Status.OK
     node.lose_answers = 4
-    results = await asyncio.gather(*(run(executor, "short") for _ in range(5)))
+    results = await asyncio.gather(*(run(cluster_executor, "short") for _ in range(5)))
     assert {(each.status, each.stdout) for each in results} == {(Status.OK, "done\n")}
     assert max(cells.begun.values()) == 1
     assert total(cells) == 6
 
 
-async def test_a_short_cut_of_the_link_loses_nothing(cluster: LocalCluster, executor: AsyncExecutor) -> None:
+async def test_a_short_cut_of_the_link_loses_nothing(cluster: LocalCluster, cluster_executor: AsyncExecutor) -> None:
     cells = Cells(Answer(when="slow", stdout="done\n", delay=0.3), SHORT)
     node = cluster.add("one", {"jail": cells})
-    assert (await run(executor, "short")).status is Status.OK
-    task = run(executor, "slow")
+    assert (await run(cluster_executor, "short")).status is Status.OK
+    task = run(cluster_executor, "slow")
     await until(lambda: total(cells) == 2)
     node.cut = True
     await asyncio.sleep(0.6)
@@ -266,26 +214,26 @@ async def test_a_client_that_is_gone_leaves_no_run(cluster: LocalCluster, config
     assert cells.cancelled == ["long"] * total(cells)
 
 
-async def test_large_files_travel_once(cluster: LocalCluster, executor: AsyncExecutor) -> None:
+async def test_large_files_travel_once(cluster: LocalCluster, cluster_executor: AsyncExecutor) -> None:
     cells = Cells()
     node = cluster.add("one", {"jail": cells})
     large = bytes(range(256)) * 4096
-    await run(executor, "1", files={"a": large})
+    await run(cluster_executor, "1", files={"a": large})
     first = sum(map(len, node.seen))
     for _ in range(3):
-        await run(executor, "1", files={"b": large, "small": b"x"})
+        await run(cluster_executor, "1", files={"b": large, "small": b"x"})
     assert cells.requests[-1].files == {"b": large, "small": b"x"}
     assert sum(map(len, node.seen)) - first < len(large)
     node.node._blobs.clear()  # the node has forgotten it: it is asked for again
-    assert (await run(executor, "1", files={"a": large})).status is Status.OK
+    assert (await run(cluster_executor, "1", files={"a": large})).status is Status.OK
 
 
 SECRET = "s3cret-of-the-customer"
 
 
-async def test_nothing_of_a_run_can_be_read_on_the_way(cluster: LocalCluster, executor: AsyncExecutor) -> None:
+async def test_nothing_of_a_run_can_be_read_on_the_way(cluster: LocalCluster, cluster_executor: AsyncExecutor) -> None:
     node = cluster.add("one", {"jail": Cells(Answer(stdout="the-output\n"))})
-    await run(executor, "the-code", secrets={"TOKEN": SECRET}, files={"f": b"the-file"})
+    await run(cluster_executor, "the-code", secrets={"TOKEN": SECRET}, files={"f": b"the-file"})
     sent = b"".join(node.seen)
     words = (SECRET.encode(), b"the-code", b"the-file", b"the-output")
     assert [word for word in words if word in sent] == []
@@ -344,9 +292,9 @@ async def test_a_run_that_is_cancelled_before_it_began_is_told_too(cluster: Loca
     assert (total(cells), cluster.on_node(node._about).load) == (0, protocol.Load(capacity=4))
 
 
-async def test_a_cluster_with_another_key_is_told_apart(cluster: LocalCluster, executor: AsyncExecutor) -> None:
+async def test_a_cluster_with_another_key_is_told_apart(cluster: LocalCluster, cluster_executor: AsyncExecutor) -> None:
     cluster.add("one", {"jail": Cells()}, key=b"x" * 32)
-    result = await run(executor, "1")
+    result = await run(cluster_executor, "1")
     assert (result.status, "key of this cluster" in (result.error or "")) == (Status.FAILED, True)
 
 
@@ -366,22 +314,22 @@ def test_names_that_are_not_unicode_are_left_out_and_said_to_be() -> None:
 
 
 async def test_text_that_is_not_unicode_is_refused_before_it_is_sent(
-    cluster: LocalCluster, executor: AsyncExecutor
+    cluster: LocalCluster, cluster_executor: AsyncExecutor
 ) -> None:
     cluster.add("one", {"jail": Cells()})
-    result = await run(executor, "1", env={"A": "\udcff"})
+    result = await run(cluster_executor, "1", env={"A": "\udcff"})
     assert (result.status, "not Unicode" in (result.error or "")) == (Status.FAILED, True)
 
 
 async def test_a_project_of_this_machine_is_not_offered(
-    cluster: LocalCluster, executor: AsyncExecutor, tmp_path: Any
+    cluster: LocalCluster, cluster_executor: AsyncExecutor, tmp_path: Any
 ) -> None:
     cluster.add("one", {"jail": Cells()})
-    result = await run(executor, "1", workspace="read-only", project=str(tmp_path))
+    result = await run(cluster_executor, "1", workspace="read-only", project=str(tmp_path))
     assert (result.status, "workspace" in (result.error or "")) == (Status.FAILED, True)
 
 
-async def test_mixed_runs_are_each_accounted_for_once(cluster: LocalCluster, executor: AsyncExecutor) -> None:
+async def test_mixed_runs_are_each_accounted_for_once(cluster: LocalCluster, cluster_executor: AsyncExecutor) -> None:
     """300 runs, while one node of three is killed, one drained, and answers get lost."""
 
     def cells() -> Cells:
@@ -393,9 +341,9 @@ async def test_mixed_runs_are_each_accounted_for_once(cluster: LocalCluster, exe
 
     made = [cells() for _ in range(3)]
     nodes = [cluster.add(f"node{number}", {"jail": each}) for number, each in enumerate(made)]
-    await until(lambda: len(executor.backends["ray"]._connected().links) == 3)  # type: ignore[attr-defined]
+    await until(lambda: len(cluster_executor.backends["ray"]._connected().links) == 3)  # type: ignore[attr-defined]
     kinds = ("quick", "slow", "bad")
-    tasks = [run(executor, f"{kinds[number % 3]} {number}") for number in range(300)]
+    tasks = [run(cluster_executor, f"{kinds[number % 3]} {number}") for number in range(300)]
     await until(lambda: total(*made) > 60)
     nodes[0].kill()
     nodes[1].lose_answers = 10
@@ -414,11 +362,11 @@ _: type[Backend] = Cells
 
 
 async def test_files_of_one_run_that_are_more_than_a_node_keeps_arrive(
-    cluster: LocalCluster, executor: AsyncExecutor, monkeypatch: pytest.MonkeyPatch
+    cluster: LocalCluster, cluster_executor: AsyncExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("redoma.backends.ray.node._MAX_BLOBS", 100_000)
     cluster.add("one", {"jail": Cells()})
     files = {"a": b"a" * 70_000, "b": b"b" * 70_000}
     async with asyncio.timeout(20):
         for _ in range(2):
-            assert (await run(executor, "1", files=files)).status is Status.OK
+            assert (await run(cluster_executor, "1", files=files)).status is Status.OK

@@ -112,13 +112,6 @@ def test_what_is_not_that_environment_is_refused_and_leaves_nothing(tmp_path: Pa
 
 
 @pytest.fixture
-def cluster() -> Iterator[LocalCluster]:
-    one = LocalCluster()
-    yield one
-    one.close()
-
-
-@pytest.fixture
 def config(tmp_path: Path) -> Config:
     state = tmp_path / "state"
     return Config(audit=AuditConfig(directory=state / "audit"), state=state)
@@ -273,7 +266,7 @@ async def test_a_run_whose_node_is_lost_while_it_gets_the_environment_is_tried_o
     async with AsyncExecutor(config, backends=[cluster.backend(packed=halting, python=this_python())]) as executor:
         task = asyncio.create_task(run(executor, GREETS))
         await half.wait()
-        while not one.node._arriving:  # noqa: ASYNC110
+        while not one.node._arrivals._arriving:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
         node(cluster, second, "two")
         one.kill()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,21 +15,6 @@ from redoma.backends.jail import JailBackend
 from redoma.backends.ray import protocol
 from redoma.config import AuditConfig
 from redoma.pipeline.installed import session_cells
-
-
-@pytest.fixture
-def cluster() -> Iterator[LocalCluster]:
-    made = LocalCluster()
-    yield made
-    made.close()
-
-
-@pytest.fixture
-async def executor(cluster: LocalCluster, tmp_path: Path) -> Any:
-    async with AsyncExecutor(
-        Config(audit=AuditConfig(directory=tmp_path / "audit")), backends=[cluster.backend()]
-    ) as made:
-        yield made
 
 
 def node(cluster: LocalCluster, name: str = "one", capacity: int = 4) -> LocalNode:
@@ -51,9 +35,11 @@ async def values(sessions: list[AsyncSession], code: str) -> list[Any]:
     return [(await session.run(code)).value for session in sessions]
 
 
-async def test_copies_have_everything_and_go_their_own_ways(cluster: LocalCluster, executor: AsyncExecutor) -> None:
+async def test_copies_have_everything_and_go_their_own_ways(
+    cluster: LocalCluster, cluster_executor: AsyncExecutor
+) -> None:
     nodes = [node(cluster, "one"), node(cluster, "two")]
-    session = executor.session(backend="ray")
+    session = cluster_executor.session(backend="ray")
     async with session:
         await session.run("import json\nx = [1]\ndef f():\n    return json.dumps(x)")
         await session.files.write("a.txt", "first")
@@ -75,12 +61,12 @@ async def test_copies_have_everything_and_go_their_own_ways(cluster: LocalCluste
         assert (await session.run("x")).value == [1]
 
 
-async def test_copies_end_with_their_node(cluster: LocalCluster, executor: AsyncExecutor) -> None:
+async def test_copies_end_with_their_node(cluster: LocalCluster, cluster_executor: AsyncExecutor) -> None:
     nodes = [node(cluster, "one"), node(cluster, "two")]
-    session = executor.session(backend="ray")
+    session = cluster_executor.session(backend="ray")
     await session.run("x = 1")
     copies = await session.fork(2)
-    while len(executor.backends["ray"]._connected().links) < 2:  # type: ignore[attr-defined]  # noqa: ASYNC110
+    while len(cluster_executor.backends["ray"]._connected().links) < 2:  # type: ignore[attr-defined]  # noqa: ASYNC110
         await asyncio.sleep(0.01)
     next(each for each in nodes if runs(each)).kill()
     results = [await each.run("x") for each in (session, *copies)]
@@ -95,11 +81,11 @@ async def test_copies_end_with_their_node(cluster: LocalCluster, executor: Async
 
 
 async def test_a_node_without_a_place_says_so_at_once_and_keeps_no_copy(
-    cluster: LocalCluster, executor: AsyncExecutor
+    cluster: LocalCluster, cluster_executor: AsyncExecutor
 ) -> None:
     only = node(cluster, capacity=3)
     node(cluster, "other", capacity=1)
-    async with executor.session(backend="ray") as session:
+    async with cluster_executor.session(backend="ray") as session:
         await session.run("x = 1")
         busy = only if runs(only) else cluster.members["other"]
         too_many = 3 if busy is only else 1
@@ -116,10 +102,10 @@ async def test_a_node_without_a_place_says_so_at_once_and_keeps_no_copy(
 
 
 async def test_what_a_session_holds_that_can_t_be_copied_is_told(
-    cluster: LocalCluster, executor: AsyncExecutor
+    cluster: LocalCluster, cluster_executor: AsyncExecutor
 ) -> None:
     only = node(cluster)
-    async with executor.session(backend="ray") as session:
+    async with cluster_executor.session(backend="ray") as session:
         await session.run("import os\nr, w = os.pipe()")
         with pytest.raises(BackendError, match="a socket, a pipe or the like"):
             await session.fork()
@@ -129,9 +115,11 @@ async def test_what_a_session_holds_that_can_t_be_copied_is_told(
     assert images(only) == 0
 
 
-async def test_a_node_without_such_cells_still_has_sessions(cluster: LocalCluster, executor: AsyncExecutor) -> None:
+async def test_a_node_without_such_cells_still_has_sessions(
+    cluster: LocalCluster, cluster_executor: AsyncExecutor
+) -> None:
     cluster.add("one", {"jail": JailBackend(minimum=0)})
-    async with executor.session(backend="ray") as session:
+    async with cluster_executor.session(backend="ray") as session:
         assert (await session.run("x = 6; x * 7")).value == 42
         with pytest.raises(Unsupported, match="no way to copy"):
             await session.fork()
@@ -161,12 +149,12 @@ changed
 
 @pytest.mark.parametrize("sealed", [True, False], ids=["sealed", "control"])
 async def test_a_session_can_t_change_its_image_on_the_node_once_it_has_copies(
-    cluster: LocalCluster, executor: AsyncExecutor, monkeypatch: pytest.MonkeyPatch, sealed: bool
+    cluster: LocalCluster, cluster_executor: AsyncExecutor, monkeypatch: pytest.MonkeyPatch, sealed: bool
 ) -> None:
     if not sealed:
         monkeypatch.setattr(MemoryImage, "seal", lambda _: None)
     node(cluster)
-    async with executor.session(backend="ray") as session:
+    async with cluster_executor.session(backend="ray") as session:
         assert (await session.run(_STASH)).ok
         (copy,) = await session.fork()
         assert (await session.run(_CHANGE)).value is not sealed

@@ -5,35 +5,18 @@ from __future__ import annotations
 import asyncio
 import os
 import struct
-from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
-from local_cluster import KEY, LocalCluster, LocalNode
-from test_ray_backend import Cells, run, total, until
+from local_cluster import KEY, SHORT, Cells, LocalCluster, LocalNode, run, total, until
 
-from redoma import Answer, AsyncExecutor, Config, Request
+from redoma import Answer, AsyncExecutor, Request
 from redoma.backends.ray import line as lines
 from redoma.backends.ray import link as links
 from redoma.backends.ray import protocol
 
 HERE = "127.0.0.1"
-SHORT = Answer(when="short", stdout="done\n", delay=0.02)
 HELD = Answer(when="held", stdout="done\n", delay=1.0)
-
-
-@pytest.fixture
-def cluster() -> Iterator[LocalCluster]:
-    made = LocalCluster()
-    yield made
-    made.close()
-
-
-@pytest.fixture
-async def executor(cluster: LocalCluster, config: Config) -> AsyncIterator[AsyncExecutor]:
-    made = AsyncExecutor(config, backends=[cluster.backend()])
-    yield made
-    await made.aclose()
 
 
 def port_of(cluster: LocalCluster, node: LocalNode) -> int:
@@ -55,21 +38,21 @@ def cut(cluster: LocalCluster, node: LocalNode) -> None:
     cluster.on_node(end)
 
 
-async def test_runs_are_carried_directly_and_sealed(cluster: LocalCluster, executor: AsyncExecutor) -> None:
+async def test_runs_are_carried_directly_and_sealed(cluster: LocalCluster, cluster_executor: AsyncExecutor) -> None:
     node = cluster.add("one", {"jail": Cells(SHORT)}, address=HERE, capacity=16)
-    results = await asyncio.gather(*(run(executor, "short") for _ in range(30)))
+    results = await asyncio.gather(*(run(cluster_executor, "short") for _ in range(30)))
     assert [result.stdout for result in results] == ["done\n"] * 30
     assert len(node.seen) == 2  # only the call that opened the link went through Ray, and its answer
 
 
 async def test_a_connection_that_ends_costs_no_run_and_is_made_again(
-    cluster: LocalCluster, executor: AsyncExecutor, monkeypatch: pytest.MonkeyPatch
+    cluster: LocalCluster, cluster_executor: AsyncExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(links, "_RECONNECT", 0.2)
     cells = Cells(SHORT, HELD)
     node = cluster.add("one", {"jail": cells}, address=HERE, capacity=16)
-    assert (await run(executor, "short")).ok
-    pending = [run(executor, "held") for _ in range(5)]
+    assert (await run(cluster_executor, "short")).ok
+    pending = [run(cluster_executor, "held") for _ in range(5)]
     await until(lambda: total(cells) == 6)
     cut(cluster, node)
     assert [(await each).stdout for each in pending] == ["done\n"] * 5
@@ -78,7 +61,7 @@ async def test_a_connection_that_ends_costs_no_run_and_is_made_again(
     await until(lambda: connections(node))
     through_ray = len(node.seen)
     await until(lambda: _waits(node))
-    assert (await run(executor, "short")).ok
+    assert (await run(cluster_executor, "short")).ok
     assert len(node.seen) <= through_ray + 2  # but for a call that was under way
 
 
@@ -87,29 +70,31 @@ def _waits(node: LocalNode) -> bool:
 
 
 async def test_without_a_way_to_the_port_ray_carries_everything(
-    cluster: LocalCluster, executor: AsyncExecutor, monkeypatch: pytest.MonkeyPatch
+    cluster: LocalCluster, cluster_executor: AsyncExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def refused(*_: Any) -> lines.Line:
         raise OSError("no route to host")
 
     monkeypatch.setattr(lines.Line, "connect", refused)
     node = cluster.add("one", {"jail": Cells(SHORT)}, address=HERE)
-    assert (await run(executor, "short")).stdout == "done\n"
+    assert (await run(cluster_executor, "short")).stdout == "done\n"
     assert len(node.seen) > 2
 
 
-async def test_a_node_whose_address_is_not_its_own_still_works(cluster: LocalCluster, executor: AsyncExecutor) -> None:
+async def test_a_node_whose_address_is_not_its_own_still_works(
+    cluster: LocalCluster, cluster_executor: AsyncExecutor
+) -> None:
     node = cluster.add("one", {"jail": Cells(SHORT)}, address="192.0.2.1")
-    assert (await run(executor, "short")).ok
+    assert (await run(cluster_executor, "short")).ok
     assert port_of(cluster, node) == 0
 
 
 async def test_a_node_that_is_killed_is_noticed_and_the_run_made_elsewhere(
-    cluster: LocalCluster, executor: AsyncExecutor
+    cluster: LocalCluster, cluster_executor: AsyncExecutor
 ) -> None:
     cells = {name: Cells(HELD) for name in ("one", "two")}
     nodes = {name: cluster.add(name, {"jail": cells[name]}, address=HERE) for name in cells}
-    pending = run(executor, "held")
+    pending = run(cluster_executor, "held")
     await until(lambda: total(*cells.values()) == 1)
     first = next(name for name in cells if total(cells[name]) == 1)
     await asyncio.to_thread(nodes[first].kill)
@@ -189,7 +174,7 @@ async def test_connections_are_bounded(cluster: LocalCluster, monkeypatch: pytes
 
 
 async def test_something_else_at_the_address_gets_nothing_from_a_client(
-    cluster: LocalCluster, executor: AsyncExecutor, monkeypatch: pytest.MonkeyPatch
+    cluster: LocalCluster, cluster_executor: AsyncExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever took over the port of a node that is gone, or stands in between: it can't answer the proof."""
     got = bytearray()
@@ -209,7 +194,7 @@ async def test_something_else_at_the_address_gets_nothing_from_a_client(
 
     node = cluster.add("one", {"jail": Cells(SHORT)}, address=HERE)
     monkeypatch.setattr(node.node._listener, "open", elsewhere)
-    assert (await run(executor, "short", secrets={"TOKEN": "tell-nobody-of-this"})).stdout == "done\n"
+    assert (await run(cluster_executor, "short", secrets={"TOKEN": "tell-nobody-of-this"})).stdout == "done\n"
     assert len(node.seen) > 2
     assert b"tell-nobody" not in got
     assert len(got) < 200  # the proof, and nothing else

@@ -157,7 +157,7 @@ def test_a_client_can_be_used_and_closed_again_after_it_was_closed(client: redom
     with client:
         assert client.run("1 + 1").value == 2
     assert client.run("1 + 2").value == 3
-    (used,) = client._open
+    (used,) = client.transport._open
     assert used.sock is not None
     client.close()
     assert used.sock is None
@@ -250,7 +250,7 @@ def _as_read_by(kind: Any, sent: bytes) -> Any:
 @settings(max_examples=150, deadline=None)
 @given(_HEADS, st.sampled_from((b"", b"abc", b"abcdef", b"3\r\nabc\r\n0\r\n\r\n")))
 def test_an_answer_is_read_as_by_the_standard_library(head: bytes, body: bytes) -> None:
-    quick = redoma.connect("http://127.0.0.1", key="k").connection().response_class
+    quick = redoma.connect("http://127.0.0.1", key="k").transport.connection().response_class
     assert quick is not http.client.HTTPResponse
     assert _as_read_by(quick, head + body) == _as_read_by(http.client.HTTPResponse, head + body)
 

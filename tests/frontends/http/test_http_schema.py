@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings
@@ -11,6 +12,9 @@ from hypothesis import strategies as st
 from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi import checks
 
+from redoma import Limits
+from redoma.frontends.http.bodies import SomeLimits
+from redoma.models.request import SIZES
 from serving import Serving
 
 EXAMPLES = 8
@@ -74,3 +78,13 @@ def test_no_request_gets_a_500_or_an_answer_that_the_document_does_not_have(
         case.validate_response(answer, checks=CHECKS)
 
     send()
+
+
+def test_every_limit_of_the_library_can_be_requested_in_its_own_unit() -> None:
+    offered = msgspec.json.schema(SomeLimits)["$defs"]["SomeLimits"]["properties"]
+    kinds = {name: {each["type"] for each in field["anyOf"]} for name, field in offered.items()}
+    assert kinds == {
+        field.name: {"number" if field.type is float else "integer", "null"}
+        | ({"string"} if field.name in SIZES else set())
+        for field in msgspec.structs.fields(Limits)
+    }

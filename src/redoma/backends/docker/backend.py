@@ -110,12 +110,7 @@ class DockerBackend:
         if (connection := self._connections.get(loop)) is not None:
             return connection
         connection = self._connections[loop] = _Connection(
-            self.box,
-            self._host,
-            minimum=self._minimum,
-            maximum=self._maximum,
-            queue=self._queue,
-            idle=self._idle,
+            self.box, self._host, minimum=self._minimum, maximum=self._maximum, queue=self._queue, idle=self._idle
         )
         metrics.watch(self.name, connection.pool)
         for dead in [other for other in list(self._connections) if other.is_closed()]:

@@ -26,13 +26,7 @@ class Pool:
     """Makes containers with `make`, keeps `minimum` of each kind in use ready, and lets `maximum` run at a time."""
 
     def __init__(
-        self,
-        make: Callable[[Spec], Awaitable[Container]],
-        *,
-        minimum: int,
-        maximum: int,
-        queue: int,
-        idle: float,
+        self, make: Callable[[Spec], Awaitable[Container]], *, minimum: int, maximum: int, queue: int, idle: float
     ) -> None:
         self._make = make
         self._minimum, self._most_waiting, self._idle = minimum, queue, idle

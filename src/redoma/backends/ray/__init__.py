@@ -11,6 +11,7 @@ Theory of operation
   into known types; Ray passes bytes on without unpickling anything.
 - `node` is the actor without Ray: it obeys orders, keeps news for its clients, and ends the runs of a client that it
   hasn't heard from for a while.
+- `arrivals` are the environments that clients send to a node that doesn't have them.
 - `link` is one client's connection to one node. Orders are sent in batches, one at a time and numbered, and news is
   fetched by a call that waits for it. So a lost call or answer can be repeated without running anything twice.
 - `line` is a direct connection for these calls. Without one, Ray carries them, at ten times the cost.

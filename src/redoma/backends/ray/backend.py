@@ -22,7 +22,6 @@ from ..hosts import keep_requests
 from . import protocol
 from .hub import Cluster, Flight, Hub, Parcel, Told
 from .link import Lost
-from .node import lost
 
 _MAX_REPEATED = 256 << 10
 """Maximum output per stream, in bytes, after which a run can still be retried: the retry must print the same again."""
@@ -118,14 +117,14 @@ class RayBackend:
             try:
                 return await first.run()
             except Lost as gone:
-                if not first.can_repeat:
-                    raise lost(f"{gone}; {first.why_not}") from gone
+                if first.why_not:
+                    raise _lost(f"{gone}; {first.why_not}") from gone
                 tell(WARNING, "cluster.retried", run=request.id, why=str(gone))
             second = _Attempt(hub, self._parcel(request, control), sink, control, self._images, printed=first.printed)
             try:
                 return await second.run()
             except Lost as gone:
-                raise lost(f"{gone}; it was the second node") from gone
+                raise _lost(f"{gone}; it was the second node") from gone
         finally:
             if control is not None:
                 control.close()
@@ -251,10 +250,6 @@ class _Attempt:
             return "it takes live input, which can't be sent again"
         return "it had printed too much to be tried again" if self._too_much else ""
 
-    @property
-    def can_repeat(self) -> bool:
-        return not self.why_not
-
     async def run(self) -> Outcome:
         """Return the outcome. Raises `Lost` if the node was lost, and `BackendError` if the node could not run it."""
         self._hub.submit(self._flight)
@@ -290,7 +285,7 @@ class _Attempt:
 
     def _outcome(self, outcome: Outcome) -> Outcome:
         if any(self._again.values()):
-            raise lost("a node was lost, and on another it printed less than before, so its output can't be trusted")
+            raise _lost("a node was lost, and on another it printed less than before, so its output can't be trusted")
         if self._flooded and outcome.status is not Status.OUTPUT:
             return msgspec.structs.replace(outcome, status=Status.OUTPUT, limit="output_total", value=None)
         return outcome
@@ -305,7 +300,7 @@ class _Attempt:
             same = min(len(before), len(data))
             if before[:same] != data[:same]:
                 self._hub.cancel(self._flight)
-                raise lost("a node was lost, and on another it printed something else, so its output can't be trusted")
+                raise _lost("a node was lost, and on another it printed something else, so its output can't be trusted")
             self._again[stream], data = before[same:], data[same:]
             if not data:
                 return
@@ -345,6 +340,15 @@ class _Attempt:
                 keep_requests(cancelled, item.outcome.network)
             if not isinstance(item, protocol.Output | protocol.Began):
                 return
+
+
+def _lost(why: str) -> BackendError:
+    """Return the error for a run that was lost with its node."""
+    return BackendError(
+        "the node that ran it was lost",
+        why=why,
+        next="check whether it had an effect, then run it again; `redoma cluster status` lists the nodes",
+    )
 
 
 def _failure(failed: protocol.Failed) -> BackendError:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from ... import __version__
 from ...lib.errors import BackendError
-from ..base import unmet_needs
 from . import protocol
 from .line import Line
 
@@ -128,9 +127,7 @@ class Link:
             if offered.why_not:
                 why.append(f"{offered.name}: {offered.why_not}")
                 continue
-            unmet = unmet_needs(offered.capabilities, flight.request, controlled=flight.start.controlled)
-            if flight.start.session and not offered.sessions:
-                unmet.append("sessions that can be copied")
+            unmet = offered.unmet(flight.request, controlled=flight.start.controlled, session=flight.start.session)
             if self.has_to_get(flight) and not self._can_send(flight):
                 uses = flight.request.uses
                 unmet.append(f"the environment {(uses.name or uses.digest[:12]) if uses else ''}")

@@ -15,7 +15,6 @@ import time
 from collections import ChainMap, OrderedDict, deque
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
-from typing import Protocol
 
 import msgspec
 
@@ -23,10 +22,12 @@ from ...lib.errors import BackendError, RedomaError, Unsupported
 from ...models import NetworkRequest, Request, Stream
 from ...models.reach import NOTHING
 from ...telemetry import WARNING, metrics, tell
-from ..base import Backend, Control, Outcome, unmet_needs
+from ..base import Backend, Control, Outcome
 from ..hosts import kept_requests
 from ..image import MemoryImage
 from . import protocol
+from .arrivals import Arrival as Arrival
+from .arrivals import Arrivals, ClientGone
 from .line import Listener
 
 _GATHER = 0.01  # seconds to wait after the first output, to send the rest of a burst, or the end, with it
@@ -49,81 +50,6 @@ class _Run:
         self.told_isolation = False
         self.failure: RedomaError | None = None
         """Why the node itself ended it; None if it didn't."""
-
-
-class Arrival(Protocol):
-    """An environment that is being received: see `environments.transfer.Arrival`."""
-
-    def write(self, data: bytes) -> None: ...
-
-    def finish(self) -> None:
-        """Unpack, verify and keep it. Slow. Raises `RedomaError`."""
-
-    def close(self) -> None: ...
-
-
-class _ClientGone(BackendError):
-    """The client that sent an environment is gone. Another one that needs it can send it."""
-
-
-class _Arriving:
-    """An environment that a client sends. Runs that need it wait for `kept`, which raises `RedomaError` if it fails."""
-
-    def __init__(self, link: _Link, arrival: Arrival) -> None:
-        self.link, self._arrival = link, arrival
-        self.kept: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._finishing: asyncio.Task[None] | None = None
-
-    @property
-    def _complete(self) -> bool:
-        """Whether it has arrived or failed, so that further pieces are ignored. A client sends an environment twice if
-        the node said that it doesn't have it just before the first one arrived."""
-        return self._finishing is not None or self.kept.done()
-
-    @property
-    def failed(self) -> bool:
-        return self.kept.done() and self.kept.exception() is not None
-
-    def take(self, data: bytes) -> bool:
-        """Take the next piece. Returns whether more is wanted."""
-        if not self._complete:
-            try:
-                self._arrival.write(data)
-            except RedomaError as error:
-                self.fail(error)
-        return not self._complete
-
-    def end(self, *, whole: bool) -> None:
-        """No more follows; `whole` if everything was sent."""
-        if self._complete:
-            return
-        if whole:
-            self._finishing = asyncio.create_task(self._finish())
-        else:
-            self.fail(BackendError("an environment was not sent to its end", why="it can't be read"))
-
-    async def _finish(self) -> None:
-        try:
-            await asyncio.to_thread(self._arrival.finish)
-        except RedomaError as error:
-            self.fail(error)
-        except Exception as error:  # a bug: its runs must hear of it, and not wait for ever
-            self.fail(BackendError("an environment can't be kept", why=f"{type(error).__name__}: {error}"))
-        else:
-            self._arrival.close()
-            self.kept.set_result(None)
-
-    def fail(self, error: RedomaError) -> None:
-        self._arrival.close()
-        self.kept.set_exception(error)
-        self.kept.exception()  # else asyncio would log it as never retrieved if no run waits
-
-    async def drop(self) -> None:
-        """Fail it because its client is gone, unless all of it has arrived."""
-        if self._finishing is not None:
-            await self._finishing
-        if not self.kept.done():
-            self.fail(_ClientGone("an environment was not sent to its end", why="its client is gone"))
 
 
 class _Image:
@@ -154,8 +80,6 @@ class _Link:
         self.receiving = 0
         self.blobs: dict[str, bytes] = {}
         """The files that were sent since the last start: they are for the next one, and not given up before."""
-        self.skipped: set[str] = set()
-        """Environments of which the rest is ignored, until their end."""
         self.images: dict[str, _Image] = {}
 
     def tell(self, item: protocol.News1) -> None:
@@ -202,8 +126,8 @@ class Node:
         self._sessions = dict(sessions or {})
         self._backends, self._id, self._seal = backends, id, protocol.Seal(key)
         self._offer, self._capacity, self._lease = offer, capacity, lease
-        self._environments, self._receive, self._python = environments, receive, python
-        self._arriving: dict[str, _Arriving] = {}
+        self._environments, self._python = environments, python if receive is not None else ""
+        self._arrivals = Arrivals(environments, receive)
         self._versions = {"python": platform.python_version(), "kernel": platform.release(), **versions}
         self._offered: tuple[protocol.Offered, ...] | None = None
         self._probing = asyncio.Lock()
@@ -318,7 +242,7 @@ class Node:
             rate=sum(1 for at in self._ends if at > since) / _RATE_OVER,
             armed=metrics.pooled().get("armed", 0),
             backends=self._offered,
-            python=self._python if self._receive is not None else "",
+            python=self._python,
             port=self._port,
             address=self._address,
         )
@@ -351,14 +275,9 @@ class Node:
                 link.blobs[digest := hashlib.sha256(data).hexdigest()] = data
                 self._keep(digest, data)
             case protocol.EnvironmentPart(digest=digest, data=data):
-                self._take_part(link, digest, data)
+                self._arrivals.take(link, digest, data)
             case protocol.EnvironmentEnd(digest=digest, whole=whole):
-                if digest in link.skipped:
-                    link.skipped.discard(digest)
-                elif (arriving := self._arriving.get(digest)) is not None and arriving.link is link:
-                    arriving.end(whole=whole)
-                    if not whole and arriving.failed:
-                        del self._arriving[digest]
+                self._arrivals.end(link, digest, whole=whole)
             case protocol.Cancel(id=name):
                 if (run := link.runs.get(name)) is not None and run.task is not None:
                     run.task.cancel()
@@ -409,49 +328,12 @@ class Node:
         while len(self._blobs) > 1 and sum(map(len, self._blobs.values())) > _MAX_BLOBS:
             self._blobs.popitem(last=False)
 
-    def _arrival(self, digest: str) -> _Arriving | None:
-        """Return the environment if it is on its way, or could not be kept; None if it is here, or nobody sends it."""
-        arriving = self._arriving.get(digest)
-        if arriving is not None and arriving.kept.done() and not arriving.failed:
-            del self._arriving[digest]
-            return None
-        return arriving
-
-    def _take_part(self, link: _Link, digest: str, data: bytes) -> None:
-        if digest in link.skipped:
-            return
-        arriving = self._arrival(digest)
-        if (arriving is None or arriving.failed) and self._receive is not None and digest not in self._environments():
-            try:
-                arriving = self._arriving[digest] = _Arriving(link, self._receive(digest))
-            except RedomaError as error:
-                tell(WARNING, "cluster.environment", digest=digest, why=str(error))  # its run is told so
-        # Another client may send the same, or it failed: what follows must not be taken for its beginning.
-        if arriving is None or arriving.link is not link or not arriving.take(data):
-            link.skipped.add(digest)
-
     def _start(self, link: _Link, start: protocol.Start) -> None:
-        name = start.request.id
-        if start.copy_of and (why := self._why_no_copy(link, start.copy_of)):
-            # It can't go to another node, and must not wait: sessions of its own family may have taken all places.
-            what, after = "the session can't be forked", "close some sessions, or see `redoma cluster status`"
-            link.tell(protocol.Failed(id=name, kind="error", what=what, why=why, next=after))
-            return
-        if self._draining:
-            link.tell(protocol.Failed(id=name, kind="draining"))
-            return
-        if self._running + self._queued >= 2 * self._capacity:
-            link.tell(protocol.Failed(id=name, kind="busy"))
-            return
         blobs = ChainMap(link.blobs, self._blobs)
-        if missing := {digest for digest in start.blobs.values() if digest not in blobs}:
-            link.tell(protocol.Failed(id=name, kind="blobs", blobs=tuple(sorted(missing))))
+        if (failed := self._why_not(link, start, blobs)) is not None:
+            link.tell(failed)
             return
-        uses = start.request.uses
-        has = uses is None or self._arrival(uses.digest) or uses.digest in self._environments()
-        if not has or (uses is not None and uses.interpreter is not None):  # paths of another machine mean nothing here
-            link.tell(protocol.Failed(id=name, kind="environment"))
-            return
+        name = start.request.id
         if start.blobs:
             files = {path: blobs[digest] for path, digest in start.blobs.items()}
             for digest in self._blobs.keys() & start.blobs.values():
@@ -464,16 +346,30 @@ class Node:
         # A callback, and not a `finally` in the task: a task that is cancelled before its first step runs no code.
         run.task.add_done_callback(lambda task: self._finish(link, run, task))
 
+    def _why_not(self, link: _Link, start: protocol.Start, blobs: Mapping[str, bytes]) -> protocol.Failed | None:
+        """Return why a run can't be started now; None if it can."""
+        name, uses = start.request.id, start.request.uses
+        if start.copy_of and (why := self._why_no_copy(link, start.copy_of)):
+            # It can't go to another node, and must not wait: sessions of its own family may have taken all places.
+            what, after = "the session can't be forked", "close some sessions, or see `redoma cluster status`"
+            return protocol.Failed(id=name, kind="error", what=what, why=why, next=after)
+        if self._draining:
+            return protocol.Failed(id=name, kind="draining")
+        if self._running + self._queued >= 2 * self._capacity:
+            return protocol.Failed(id=name, kind="busy")
+        if missing := {digest for digest in start.blobs.values() if digest not in blobs}:
+            return protocol.Failed(id=name, kind="blobs", blobs=tuple(sorted(missing)))
+        # The path of an interpreter on another machine means nothing here.
+        if uses is not None and (uses.interpreter is not None or not self._arrivals.expects(uses.digest)):
+            return protocol.Failed(id=name, kind="environment")
+        return None
+
     async def _run(self, link: _Link, run: _Run) -> protocol.Ended | protocol.Failed:
         """Execute a run to its end; return what to tell its client."""
         name, uses = run.request.id, run.request.uses
         try:
-            if uses is not None and (arriving := self._arrival(uses.digest)) is not None:
-                try:
-                    await asyncio.shield(arriving.kept)
-                finally:
-                    if arriving.kept.done() and self._arriving.get(uses.digest) is arriving:
-                        del self._arriving[uses.digest]
+            if uses is not None:
+                await self._arrivals.wait_for(uses.digest)
             async with self._places:
                 run.waits = False
                 self._queued -= 1
@@ -486,7 +382,7 @@ class Node:
             if run.failure is not None:
                 return _failed(name, run.failure, kept_requests(error))
             return protocol.Failed(id=name, kind="cancelled", network=kept_requests(error))
-        except _ClientGone:
+        except ClientGone:
             return protocol.Failed(id=name, kind="environment")  # this client sends it, or finds that it can't
         except RedomaError as error:
             return _failed(name, error, kept_requests(error))
@@ -525,9 +421,7 @@ class Node:
         why: list[str] = []
         for offered in self._offered or ():
             if offered.name in run.backends and not offered.why_not:
-                unmet = unmet_needs(offered.capabilities, run.request, controlled=run.control is not None)
-                if run.session and not offered.sessions:
-                    unmet.append("sessions that can be copied")
+                unmet = offered.unmet(run.request, controlled=run.control is not None, session=run.session)
                 if not unmet:
                     return (self._sessions if run.session else self._backends)[offered.name]
                 why.append(f"{offered.name} doesn't offer {', '.join(unmet)}")
@@ -553,11 +447,7 @@ class Node:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
-        for digest, arriving in list(self._arriving.items()):
-            if arriving.link is link:
-                await arriving.drop()
-                if self._arriving.get(digest) is arriving:
-                    del self._arriving[digest]
+        await self._arrivals.drop(link)
         for image in link.images.values():
             image.close()
 
@@ -578,12 +468,3 @@ class Node:
 def _failed(run: str, error: RedomaError, network: tuple[NetworkRequest, ...]) -> protocol.Failed:
     kind = "unsupported" if isinstance(error, Unsupported) else "error"
     return protocol.Failed(id=run, kind=kind, what=error.what, why=error.why, next=error.next, network=network)
-
-
-def lost(why: str) -> BackendError:
-    """Return the error for a run that was lost with its node."""
-    return BackendError(
-        "the node that ran it was lost",
-        why=why,
-        next="check whether it had an effect, then run it again; `redoma cluster status` lists the nodes",
-    )

@@ -19,7 +19,7 @@ from ...lib.errors import BackendError, BackendUnavailable
 from ...lib.extras import pip_install
 from ...lib.types import resolved
 from ...models import Isolation, NetworkRequest, Request, Stream
-from ..base import Capabilities, Outcome, Repr
+from ..base import Capabilities, Outcome, Repr, unmet_needs
 from ..jail.value import encode as encode_value
 from ..jail.value_reading import decode as decode_value
 
@@ -225,6 +225,11 @@ class Offered(_Said, frozen=True):
         abilities: dict[str, Any] = dict.fromkeys(self.abilities, True)
         return Capabilities(languages=self.languages, isolation=self.isolation, limits=self.limits, **abilities)
 
+    def unmet(self, request: Request, *, controlled: bool, session: bool) -> list[str]:
+        """Return what a run needs that isn't offered. `session`: whether it is a session that can be copied."""
+        unmet = unmet_needs(self.capabilities, request, controlled=controlled)
+        return [*unmet, "sessions that can be copied"] if session and not self.sessions else unmet
+
 
 _CARRIED = ("arguments", "stdin", "env", "files", "outputs", "value", "control", "network", "environments")
 """Capabilities that also work across a cluster. Projects, directories of the host and descriptors don't."""
@@ -384,9 +389,7 @@ def ended(run: str, outcome: Outcome) -> Ended:
     """Return the message for an outcome: with its value as JSON, and without text that can't be encoded."""
     value = ["repr", str(outcome.value)] if isinstance(outcome.value, Repr) else encode_value(outcome.value, _MAX_VALUE)
     message = Ended(
-        id=run,
-        outcome=msgspec.structs.replace(outcome, value=None, entries=None),
-        value=json.dumps(value).encode(),
+        id=run, outcome=msgspec.structs.replace(outcome, value=None, entries=None), value=json.dumps(value).encode()
     )
     try:
         encoded_size(message)

@@ -88,7 +88,7 @@ class Endpoint:
             _must_be_the_user(_basic_user(asked))
             await call(asked, sandbox)
         except Exception as error:  # every error gets an answer
-            await processes.answer_problem(asked, self._error_to_answer(asked, error), stream=stream)
+            await _answer_call(asked, problem_of(self._error_to_answer(asked, error)), stream=stream)
 
     async def _route(self, asked: Asked) -> None:
         try:
@@ -217,6 +217,19 @@ class Endpoint:
             raise Problem("unauthenticated", "the access token is not that of the sandbox")
         self._service.quotas.take_rate(sandbox.key)
         return sandbox
+
+
+async def _answer_call(asked: Asked, problem: Problem, *, stream: bool) -> None:
+    """Answer an error in the form of the Connect protocol. A missing sandbox is a plain HTTP 502."""
+    if stream and problem.status != 502:
+        if not asked.begun:
+            await asked.begin_stream()
+        await asked.end_stream(problem)
+    elif problem.status == 502:
+        await asked.answer({"code": 502, "message": problem.message}, status=502)
+    else:
+        status = 400 if problem.code == "failed_precondition" else problem.status
+        await asked.answer({"code": problem.code, "message": problem.message}, status=status)
 
 
 def _must_be_our_port(port: str) -> None:

@@ -11,7 +11,7 @@ import msgspec
 
 from ...backends import display
 from ...models import Chunk, Display, Result, Status
-from ...sessions.session import AsyncSessionRun, RunOptions
+from ...sessions.runs import AsyncSessionRun, RunOptions
 from .sandboxes import HOME, Context, Sandbox, language_of
 from .wire import Asked, Problem, problem_of
 

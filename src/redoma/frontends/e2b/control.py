@@ -132,11 +132,11 @@ async def metrics(asked: Asked, sandboxes: Sandboxes, key: Key, sandbox: Sandbox
                 "timestampUnix": int(each.at),
                 "cpuCount": processors(),
                 "cpuUsedPct": each.cpu_percent,
-                "memUsed": min(each.memory, total),
+                "memUsed": min(each.used.memory, total),
                 "memTotal": total,
                 "memCache": 0,
-                "diskUsed": each.disk,
-                "diskTotal": each.disk_total,
+                "diskUsed": each.used.disk,
+                "diskTotal": each.used.disk_total,
             }
             for each in chosen
         ]

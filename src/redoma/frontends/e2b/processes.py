@@ -14,7 +14,7 @@ import msgspec
 
 from ...lib.errors import InvalidRequest, RedomaError
 from ...models import Result, Status
-from ...sessions.session import AsyncSessionProcess
+from ...sessions.runs import AsyncSessionProcess
 from .code import inside, outside
 from .sandboxes import Sandbox
 from .wire import Asked, Problem, deadline_of, keepalive_of, problem_of
@@ -401,17 +401,3 @@ CALLS: dict[str, tuple[_Kind, Any]] = {
     "CloseStdin": ("unary", close_stdin),
     "SendSignal": ("unary", send_signal),
 }
-
-
-async def answer_problem(asked: Asked, error: BaseException, *, stream: bool) -> None:
-    """Answer an error in the form of the Connect protocol. A missing sandbox is a plain HTTP 502."""
-    problem = problem_of(error)
-    if stream and problem.status != 502:
-        if not asked.begun:
-            await asked.begin_stream()
-        await asked.end_stream(problem)
-    elif problem.status == 502:
-        await asked.answer({"code": 502, "message": problem.message}, status=502)
-    else:
-        status = 400 if problem.code == "failed_precondition" else problem.status
-        await asked.answer({"code": problem.code, "message": problem.message}, status=status)

@@ -16,6 +16,7 @@ import msgspec
 
 from ...lib.errors import BackendError, RedomaError
 from ...sessions import AsyncSession
+from ...sessions.session import SessionUsage
 from ...sessions.turn import LANGUAGES
 from ...sessions.worker import MAIN
 from ...telemetry import ERROR, INFO, tell
@@ -67,10 +68,7 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
 
     at: float
     cpu_percent: float
-    cpu_ms: int
-    memory: int
-    disk: int
-    disk_total: int
+    used: SessionUsage
 
 
 class Sandbox:
@@ -127,18 +125,9 @@ class Sandbox:
         """Measure the current resource usage, and remember it."""
         used, now = await self.session.usage(), time.time()
         before = self.samples[-1] if self.samples else None
-        since, ms = (before.at, before.cpu_ms) if before else (self.started, 0)
+        since, ms = (before.at, before.used.cpu_ms) if before else (self.started, 0)
         percent = max(used.cpu_ms - ms, 0) / 10 / max(now - since, 0.001)
-        self.samples.append(
-            Sample(
-                at=now,
-                cpu_percent=round(percent, 2),
-                cpu_ms=used.cpu_ms,
-                memory=used.memory,
-                disk=used.disk,
-                disk_total=used.disk_total,
-            )
-        )
+        self.samples.append(Sample(at=now, cpu_percent=round(percent, 2), used=used))
         del self.samples[:-_MAX_SAMPLES]
         return self.samples[-1]
 
@@ -184,10 +173,8 @@ class Sandboxes:
         if self.service.draining:
             raise Problem("unavailable", "the server is stopping", retry=5)
         if seconds > self.max_seconds:
-            why = (
-                f"timeout is {seconds:g} s, and a sandbox lives for {self.max_seconds:g} s at most (sessions.lifetime)"
-            )
-            raise Problem("invalid_argument", why)
+            most = f"a sandbox lives for {self.max_seconds:g} s at most (sessions.lifetime)"
+            raise Problem("invalid_argument", f"timeout is {seconds:g} s, and {most}")
         owned = sum(each.key.id == key.id for each in self._all.values()) + self._opening.get(key.id, 0)
         if owned >= key.concurrency:
             raise Problem("resource_exhausted", f"this key may have {key.concurrency} sandboxes at one time")

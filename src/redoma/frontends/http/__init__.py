@@ -22,6 +22,7 @@ as runs of the library do, with the caller's key as its requester.
     app        the application: all routes, and the OpenAPI document
     mounts     other interfaces with their own address, such as /mcp
     server     listen with limits, and stop
+    client     the other end, for `redoma.connect`: client_transport, client_shapes and client_sessions are parts of it
     routes/    one file for each kind of resource under /v1; to add one, add a file and its entry in `app.ROUTES`
 
 A durable run (`POST /v1/runs/async`, or any run with an `Idempotency-Key`) is stored before the request is answered.

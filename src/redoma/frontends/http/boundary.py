@@ -106,7 +106,7 @@ class Boundary:
                     next="ask for less, or have `server.max_limits` raised",
                 )
 
-    def encoded(self, result: Result, id: str) -> bytes:  # noqa: A002 - the row's field name
+    def encoded(self, result: Result, id: str) -> bytes:
         """Return a result as JSON, without paths of this host."""
         shape = result_json(result) | {"id": id}
         if result.effect is not None:

@@ -10,40 +10,39 @@ import asyncio
 import errno
 import os
 import threading
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import quote, urlencode
 
 import msgspec
 
 from ...exec import AsyncProcess, Output
-from ...lib.errors import InvalidRequest, RedomaError, Refused, ServiceError
-from ...lib.types import resolved
+from ...lib.errors import RedomaError, Refused, ServiceError
 from ...models import Chunk, Effect, Isolation, Language, Result
 from ...pipeline.loop import SharedLoop
-from ...pipeline.sync import Driven, Executor, driven, driven_end
+from ...pipeline.sync import Driven, Executor, driven, driven_end, wrapped
 from ...sessions.channel import Answer
 from ...sessions.folder import AsyncFiles, FilesOfSession
-from ...sessions.session import Event, RunOptions, SessionUsage, deliver
-from . import client as plain
+from ...sessions.runs import CALLBACKS, Event, RunOptions, deliver, must_have_no_callbacks
+from ...sessions.session import SessionRun, SessionUsage
+from .client_shapes import body_of, converted, must_be_known, result_of
+from .client_transport import Events
 
 if TYPE_CHECKING:
     from ...models import Submission
     from ...pipeline.executor import AsyncExecutor
     from .client import Client
 
-T = TypeVar("T")
-_PLAIN = (
-    *("backend", "env", "environment", "idle", "label", "lifetime", "policy", "project", "reason", "secrets"),
-    "workspace",
+_OPTIONS = (
+    *("backend", "env", "environment", "files", "idle", "label", "lifetime", "limits", "memory", "packages", "policy"),
+    *("project", "reason", "require", "secrets", "timeout", "workspace"),
 )
-"""Options of a session that are sent as they are."""
-_OPTIONS = (*_PLAIN, "files", "limits", "memory", "packages", "require", "timeout")
-_RUN_PLAIN = ("charts", "context", "cwd", "env", "expect", "label", "policy", "reason")
-_CALLBACKS = ("on_stdout", "on_stderr", "on_result")
-_PROCESS_OPTIONS = ("timeout", "policy", "reason", "label")
-_RUN_OPTIONS = (*_RUN_PLAIN, "args", "limits", "stdin", "timeout", *_CALLBACKS)
+_RUN_OPTIONS = (
+    *("args", "charts", "context", "cwd", "env", "expect", "label", "limits", "policy", "reason", "stdin", "timeout"),
+    *CALLBACKS,
+)
+_PROCESS_OPTIONS = ("env", "cwd", "pty", "size", "timeout", "policy", "reason", "label")
 
 
 class AsyncRemoteSession:
@@ -55,14 +54,7 @@ class AsyncRemoteSession:
 
     def __init__(self, client: Client, options: dict[str, Any], *, shown: Any = None) -> None:
         """Make a session. `shown` is what the service returned for it, if it is open already."""
-        plain.must_be_known(options, _OPTIONS)
-        self._body = {name: options[name] for name in _PLAIN if options.get(name)}
-        self._body |= plain.lists_of(options, ("packages", "require"))
-        if limits := plain.limits_of(options):
-            self._body["limits"] = limits
-        if options.get("files"):
-            self._body["files"] = plain.files_of(options["files"])
-        self.client = client
+        self.client, self._body = client, body_of(options, _OPTIONS)
         self._opening = asyncio.Lock()
         self._shown = shown
         self._closed = False
@@ -128,7 +120,7 @@ class AsyncRemoteSession:
 
     async def usage(self) -> SessionUsage:
         """Return what its processes and files use now."""
-        return _read(await self.ask("GET", "/usage"), SessionUsage)
+        return converted(await self.ask("GET", "/usage"), SessionUsage)
 
     async def fork(self, n: int = 1) -> list[AsyncRemoteSession]:
         """Copy the session with its variables and files: see `AsyncSession.fork`. Close each copy when done."""
@@ -139,7 +131,7 @@ class AsyncRemoteSession:
 
     async def changes(self) -> Effect:
         """Return what it has changed in its project so far (`workspace="overlay"`)."""
-        return _read(await self.ask("GET", "/changes"), Effect)
+        return converted(await self.ask("GET", "/changes"), Effect)
 
     async def keep(self) -> Any:
         """Keep what it has changed so far. Return the changes; by their `id` another key can apply them."""
@@ -176,14 +168,13 @@ class AsyncRemoteSession:
     async def fetch(self, method: str, below: str) -> tuple[bytes, Any]:
         """Send a request like `ask`, and return the raw body and the headers of the answer."""
         await self.open()
-        path = f"/v1/sessions/{self.id}{below}"
-        return cast("tuple[bytes, Any]", await asyncio.to_thread(self.client.fetch, method, path))
+        return await asyncio.to_thread(self.client.transport.fetch, method, f"/v1/sessions/{self.id}{below}")
 
     # --- runs ---
 
     async def run(self, /, code: str, language: Language = "python", **options: Any) -> Result:
         """Run source text in the session and return its `Result`. Options are those of `Session.run`."""
-        return await self._run({"code": code, "language": language}, options)
+        return await self._run(options, code=code, language=language)
 
     async def bash(self, /, script: str, **options: Any) -> Result:
         """Run a Bash script."""
@@ -197,51 +188,41 @@ class AsyncRemoteSession:
         """Run a command: a string is a line of Bash, a list is a program and its arguments."""
         if isinstance(command, str):
             return await self.run(command, "bash", **options)
-        return await self._run({"argv": list(command), "language": "command"}, options)
+        return await self._run(options, argv=list(command), language="command")
 
-    def stream(self, code: str, language: Language = "python", **options: Any) -> AsyncRemoteSessionRun:
+    def stream(self, /, code: str, language: Language = "python", **options: Any) -> AsyncRemoteSessionRun:
         """Return a run to follow: `async for event in run` (a `Chunk` or a `Display`), then `run.result`.
 
         Calling `aclose` or leaving the `async with` block before the end interrupts the run.
         """
-        return self._stream({"code": code, "language": language}, options)
+        return self._stream(options, code=code, language=language)
 
-    def stream_command(self, argv: Iterable[str], **options: Any) -> AsyncRemoteSessionRun:
+    def stream_command(self, /, argv: Iterable[str], **options: Any) -> AsyncRemoteSessionRun:
         """Run a program with its arguments, and follow it as `stream` does."""
-        return self._stream({"argv": list(argv), "language": "command"}, options)
+        return self._stream(options, argv=list(argv), language="command")
 
-    def _stream(self, what: dict[str, Any], options: dict[str, Any]) -> AsyncRemoteSessionRun:
-        for name in _CALLBACKS:
-            if options.get(name) is not None:
-                raise InvalidRequest(f"{name} was given to a stream", why="it would get nothing", next="leave it out")
-        return AsyncRemoteSessionRun(self, _run_body(what, options))
+    def _stream(self, options: dict[str, Any], **what: Any) -> AsyncRemoteSessionRun:
+        must_have_no_callbacks(options)
+        return AsyncRemoteSessionRun(self, body_of(options, _RUN_OPTIONS, **what))
 
-    async def _run(self, what: dict[str, Any], options: dict[str, Any]) -> Result:
-        body = _run_body(what, options)
-        if not any(options.get(name) for name in _CALLBACKS):
-            return plain.result_of(await self.ask("POST", "/run", body))
+    async def _run(self, options: dict[str, Any], **what: Any) -> Result:
+        body = body_of(options, _RUN_OPTIONS, **what)
+        if not any(options.get(name) for name in CALLBACKS):
+            return result_of(await self.ask("POST", "/run", body))
         async with AsyncRemoteSessionRun(self, body) as run:
             return await deliver(run, cast("RunOptions", options))
 
     # --- processes in the background ---
 
-    async def start(
-        self,
-        command: str | Iterable[str],
-        *,
-        env: Mapping[str, str] | None = None,
-        cwd: str = "",
-        pty: bool = False,
-        size: tuple[int, int] | None = None,
-        **options: Any,
-    ) -> AsyncRemoteProcess:
+    async def start(self, command: str | Iterable[str], **options: Any) -> AsyncRemoteProcess:
         """Start a command in the background: see `AsyncSession.start`. Raises `Refused` if it was not allowed."""
-        plain.must_be_known(options, _PROCESS_OPTIONS)
+        must_be_known(options, _PROCESS_OPTIONS)
         body: dict[str, Any] = {"command": command if isinstance(command, str) else list(command)}
-        body |= {name: value for name, value in options.items() if value}
-        body |= {name: value for name, value in (("env", dict(env or {})), ("cwd", cwd)) if value}
-        if pty or size:
-            rows, columns = size or (24, 80)
+        body |= {name: value for name, value in options.items() if value and name not in ("pty", "size")}
+        if options.get("env"):
+            body["env"] = dict(options["env"])
+        if options.get("pty") or options.get("size"):
+            rows, columns = options.get("size") or (24, 80)
             body["terminal"] = {"rows": rows, "columns": columns}
         shown = await self.ask("POST", "/processes", body)
         if shown["state"] == "done" and not shown["pid"]:
@@ -250,32 +231,14 @@ class AsyncRemoteSession:
         return AsyncRemoteProcess(self, shown)
 
 
-def _read(shape: Any, kind: type[T]) -> T:
-    try:
-        return msgspec.convert(shape, resolved(kind))
-    except msgspec.ValidationError as error:
-        raise ServiceError("the answer can't be read", why=str(error), next="use a client of its version") from error
-
-
-def _run_body(what: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
-    plain.must_be_known(options, _RUN_OPTIONS)
-    body = what | {name: options[name] for name in _RUN_PLAIN if options.get(name)}
-    if limits := plain.limits_of(options):
-        body["limits"] = limits
-    plain.add_args(body, options)
-    if options.get("stdin"):
-        body["stdin"] = plain.content_of(options["stdin"])
-    return body
-
-
 class AsyncRemoteSessionRun:
     """A run in a session of a service: yields its output and displays in order, then has a `result`."""
 
     def __init__(self, session: AsyncRemoteSession, body: dict[str, Any]) -> None:
         self._session, self._body = session, body
-        self._lines: plain.EventLines | None = None
+        self._events: Events | None = None
         self._result: Result | None = None
-        self._note, self._over = "", False
+        self._over = False
 
     @property
     def result(self) -> Result:
@@ -286,39 +249,28 @@ class AsyncRemoteSessionRun:
 
     async def next_event(self) -> Event | None:
         """Return the next output or display; None after the last. Raises `ServiceError` if there is no result."""
-        if self._lines is None:
+        if self._events is None:
             session = self._session
             await session.open()
             path = f"/v1/sessions/{session.id}/run/stream"
-            self._lines = await asyncio.to_thread(plain.EventLines, session.client, path, self._body)
-        lines = self._lines
-        while not self._over:
+            self._events = await asyncio.to_thread(session.client.transport.follow, path, self._body)
+        if not self._over:
             try:
-                found = await asyncio.to_thread(next, lines, None)
+                event = await asyncio.to_thread(next, self._events, None)
             except asyncio.CancelledError:
                 await self.aclose()
                 raise
-            if found is None:
-                self._over = True
-                break
-            name, data = found
-            if name == "output":
-                return Chunk(data["stream"], data["text"])
-            if name == "display":
-                return plain.display_of(data)
-            if name == "result":
-                self._result = plain.result_of(data)
-            elif name == "state":
-                self._note = data["note"]
-        if self._result is None:
-            raise ServiceError("the run has no result", why=self._note or "it was ended", next="run it again")
+            if event is not None:
+                return event
+            self._over = True
+        self._result = self._events.result()
         return None
 
     async def aclose(self) -> None:
         """Stop following the run; the service interrupts it if it still runs."""
         self._over = True
-        if self._lines is not None:
-            self._lines.close()
+        if self._events is not None:
+            self._events.close()
 
     def __aiter__(self) -> AsyncIterator[Event]:
         return self
@@ -349,34 +301,28 @@ class AsyncRemoteProcess(AsyncProcess):
         self._task.add_done_callback(lambda task: task.cancelled() or task.exception())
 
     async def _follow(self) -> Result:
-        events: asyncio.Queue[tuple[str, Any] | Exception | None] = asyncio.Queue()
-        lines = await asyncio.to_thread(plain.EventLines, self._session.client, f"/v1/runs/{self.id}/events")
+        arrived: asyncio.Queue[Event | Exception | None] = asyncio.Queue()
+        events = await asyncio.to_thread(self._session.client.transport.follow, f"/v1/runs/{self.id}/events")
         loop = asyncio.get_running_loop()
         # A separate thread: the loop's pool is small, and this one waits as long as the process lives.
-        threading.Thread(target=_pass_on, args=(lines, loop, events.put_nowait), daemon=True).start()
-        result, note, followed = None, "", False
+        threading.Thread(target=_pass_on, args=(events, loop, arrived.put_nowait), daemon=True).start()
+        followed = False
         try:
-            while (event := await events.get()) is not None:
+            while (event := await arrived.get()) is not None:
                 if isinstance(event, Exception):
                     raise event
-                name, data = event
-                if name == "output":
+                if isinstance(event, Chunk):
                     followed = True
-                    self._printed[data["stream"]].add(data["text"])
-                elif name == "result":
-                    result = plain.result_of(data)
-                    if not followed:  # no output events: take it from the result
-                        self._printed["stdout"].add(result.stdout)
-                        self._printed["stderr"].add(result.stderr)
-                elif name == "state":
-                    note = data["note"]
+                    self._printed[event.stream].add(event.text)
+            result = events.result("process", "start it again")
+            if not followed:  # no output events: take it from the result
+                self._printed["stdout"].add(result.stdout)
+                self._printed["stderr"].add(result.stderr)
+            return result
         finally:
-            lines.close()
+            events.close()
             for printed in self._printed.values():
                 printed.end()
-        if result is None:
-            raise ServiceError("the process has no result", why=note or "it was ended", next="start it again")
-        return result
 
     async def start(self) -> None:
         """Raise `InvalidRequest`: the session has started it already."""
@@ -409,11 +355,11 @@ class AsyncRemoteProcess(AsyncProcess):
         await self._session.ask("POST", f"/processes/{self.id}/{what}", body)
 
 
-def _pass_on(lines: plain.EventLines, loop: asyncio.AbstractEventLoop, put: Callable[[Any], None]) -> None:
+def _pass_on(events: Events, loop: asyncio.AbstractEventLoop, put: Callable[[Any], None]) -> None:
     """Pass events to a loop, then None, or the `ServiceError` that ended them."""
     with suppress(RuntimeError):  # the loop is closed
         try:
-            for event in lines:
+            for event in events:
                 loop.call_soon_threadsafe(put, event)
             loop.call_soon_threadsafe(put, None)
         except ServiceError as error:
@@ -451,7 +397,7 @@ class AsyncRemoteFiles(AsyncFiles):
         return Answer(id=0), b""
 
 
-class _Loop:
+class _ClientLoop:
     """One event loop that drives the sessions of all clients in synchronous code."""
 
     _made: SharedLoop | None = None
@@ -465,23 +411,7 @@ class _Loop:
         return self._made.wait(work)
 
 
-_loop = cast("Executor", _Loop())
-
-
-class RemoteSessionRun(Driven[AsyncRemoteSessionRun]):
-    """A run in a session of a service: yields its output and displays in order, then has a `result`."""
-
-    @property
-    def result(self) -> Result:
-        """The result, once the run has ended. Raises `ServiceError` before."""
-        return self.core.result
-
-    next_event = driven(AsyncRemoteSessionRun.next_event)
-    close = driven_end(AsyncRemoteSessionRun.aclose)
-
-    def __iter__(self) -> Iterator[Event]:
-        while (event := self.next_event()) is not None:
-            yield event
+_loop = cast("Executor", _ClientLoop())
 
 
 class RemoteProcess(Driven[AsyncRemoteProcess]):
@@ -541,15 +471,9 @@ class RemoteSession(Driven[AsyncRemoteSession]):
     changes = driven(AsyncRemoteSession.changes)
     keep = driven(AsyncRemoteSession.keep)
     discard = driven(AsyncRemoteSession.discard)
+    stream = wrapped(AsyncRemoteSession.stream, SessionRun)
+    stream_command = wrapped(AsyncRemoteSession.stream_command, SessionRun)
     close = driven_end(AsyncRemoteSession.aclose)
-
-    def stream(self, code: str, language: Language = "python", **options: Any) -> RemoteSessionRun:
-        """Return a run to follow: `with … as run`, `for event in run`, then `run.result`."""
-        return RemoteSessionRun(self.core.stream(code, language, **options), _loop)
-
-    def stream_command(self, argv: Iterable[str], **options: Any) -> RemoteSessionRun:
-        """Run a program with its arguments, and follow it as `stream` does."""
-        return RemoteSessionRun(self.core.stream_command(argv, **options), _loop)
 
     def start(self, command: str | Iterable[str], **options: Any) -> RemoteProcess:
         """Start a command in the background: see `AsyncRemoteSession.start`."""

@@ -14,7 +14,7 @@ from .run_table import Row
 
 if TYPE_CHECKING:
     from ...lib.errors import RedomaError
-    from ...sessions.session import AsyncSessionProcess, AsyncSessionRun
+    from ...sessions.runs import AsyncSessionProcess, AsyncSessionRun
 
 
 class Job:

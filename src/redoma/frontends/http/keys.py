@@ -14,7 +14,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 import msgspec
 
@@ -89,18 +89,13 @@ class Keys:
 
         Raises `InvalidRequest` for a bad or known name, an unknown scope, or a limit that is not positive.
         """
-        chosen: Any = tuple(scope for scope in SCOPES if scope in set(scopes))
         if not _NAME.match(name):
             raise InvalidRequest(
                 f"a key can't be called {name[:60]!r}",
                 why="a name has up to 40 lower-case letters, digits, dots, dashes and underscores",
                 next="choose another name",
             )
-        if unknown := set(scopes) - set(SCOPES) or not chosen:
-            named = ", ".join(sorted(unknown)) if isinstance(unknown, set) else "none"
-            raise InvalidRequest(
-                f"scopes: {named}", why=f"the scopes are {', '.join(SCOPES)}", next="name at least one of them"
-            )
+        chosen = _ordered(scopes)
         if concurrency < 1 or not 0 < rate < 1e6 or (seconds is not None and not 0 < seconds < 1e10):
             raise InvalidRequest(
                 "the limits of a key are positive numbers", why="one of them is not", next="use numbers above 0"
@@ -122,19 +117,9 @@ class Keys:
                     why="the audit log knows who did what by the name, also of a key that was revoked",
                     next="choose another name",
                 )
-            db.execute(
-                "INSERT INTO keys VALUES (?, ?, ?, ?, ?, ?, NULL, ?, ?)",
-                (
-                    id,
-                    name,
-                    _hash(secret),
-                    " ".join(chosen),
-                    now,
-                    None if seconds is None else now + seconds,
-                    concurrency,
-                    rate,
-                ),
-            )
+            until = None if seconds is None else now + seconds
+            row = (id, name, _hash(secret), " ".join(chosen), now, until, None, concurrency, rate)
+            db.execute("INSERT INTO keys VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
         return key, f"rdm_{id}_{secret}"
 
     def list(self) -> list[Key]:
@@ -183,16 +168,16 @@ class Keys:
             return self.authenticate(text)
         return await asyncio.to_thread(self.authenticate, text)
 
-    def get(self, id: str) -> Key | None:  # noqa: A002 - the column's name
+    def get(self, id: str) -> Key | None:
         """Return the key with this id; None if it is unknown, revoked or expired."""
         known = self._load(id)
         return known[1] if known and known[1].is_good(self._now()) else None
 
-    def _recent(self, id: str) -> tuple[float, bytes, Key] | None:  # noqa: A002 - the column's name
+    def _recent(self, id: str) -> tuple[float, bytes, Key] | None:
         found = self._found.get(id)
         return None if found is None or found[0] < time.monotonic() - _REMEMBERED else found
 
-    def _load(self, id: str) -> tuple[bytes, Key] | None:  # noqa: A002 - the column's name
+    def _load(self, id: str) -> tuple[bytes, Key] | None:
         found = self._recent(id)
         if found is None:
             now = time.monotonic()
@@ -228,6 +213,17 @@ class Keys:
         """End a login."""
         with self._store.writing() as db:
             db.execute("DELETE FROM logins WHERE hash = ?", (_hash(token),))
+
+
+def _ordered(scopes: Iterable[str]) -> tuple[Scope, ...]:
+    """Return the scopes in their usual order. Raises `InvalidRequest` if one is unknown, or there is none."""
+    given = set(scopes)
+    if not given or not given <= set(SCOPES):
+        named = ", ".join(sorted(given - set(SCOPES))) or "none"
+        raise InvalidRequest(
+            f"scopes: {named}", why=f"the scopes are {', '.join(SCOPES)}", next="name at least one of them"
+        )
+    return tuple(scope for scope in SCOPES if scope in given)
 
 
 def _hash(secret: str) -> bytes:

@@ -40,14 +40,7 @@ class Answered(RedomaError):
     """An error with an HTTP status, which is sent to the caller as it is."""
 
     def __init__(
-        self,
-        status: int,
-        what: str,
-        *,
-        why: str = "",
-        next: str = "",  # noqa: A002 - as in every error
-        retry: int = 0,
-        code: str = "",
+        self, status: int, what: str, *, why: str = "", next: str = "", retry: int = 0, code: str = ""
     ) -> None:
         super().__init__(what, why=why, next=next)
         self.status, self.retry, self.code = status, retry, code

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -33,7 +33,7 @@ _SHORT = f"""CASE WHEN length(body) <= {_MAX_LISTED} THEN body ELSE json_object(
 
 
 class Row(msgspec.Struct, kw_only=True):
-    """A run as stored in the database."""
+    """A run as stored in the database: each field is a column."""
 
     id: str
     key: str
@@ -114,11 +114,9 @@ class RunTable:
 
     def requeue(self, row: Row) -> bool:
         """Commit the step from `waiting` to `queued`. Return False if the run is no longer waiting."""
+        done = "UPDATE runs SET state = 'queued' WHERE id = ? AND state = 'waiting'"
         with self._store.writing() as db:
-            return (
-                db.execute("UPDATE runs SET state = 'queued' WHERE id = ? AND state = 'waiting'", (row.id,)).rowcount
-                == 1
-            )
+            return db.execute(done, (row.id,)).rowcount == 1
 
     def save(self, rows: list[Row]) -> None:
         """Write rows, in place of what was there."""
@@ -126,7 +124,7 @@ class RunTable:
             for row in rows:
                 _put(db, row)
 
-    def load(self, id: str) -> Row | None:  # noqa: A002 - the column's name
+    def load(self, id: str) -> Row | None:
         """Return a run; None if there is none with this id."""
         with self._store.reading() as db:
             found = db.execute("SELECT * FROM runs WHERE id = ?", (id,)).fetchone()
@@ -140,10 +138,10 @@ class RunTable:
 
     def list(self, owner: str | None, *, before: float, limit: int, state: str) -> list[Row]:
         """Return runs of a key (None: of all keys), in a state if it is not empty, newest first, without results."""
+        instead = {"body": f"{_SHORT} AS body", "result": "NULL AS result"}
+        columns = ", ".join(instead.get(name, name) for name in Row.__struct_fields__)
         query = (
-            f"SELECT id, key, mode, state, status, created, started, ended, {_SHORT} AS body, secrets,"  # noqa: S608 - our own SQL
-            " NULL AS result, approval,"
-            " note, session, idempotency, digest FROM runs WHERE created < :before AND (:owner IS NULL OR key = :owner)"
+            f"SELECT {columns} FROM runs WHERE created < :before AND (:owner IS NULL OR key = :owner)"  # noqa: S608 - our own SQL
             " AND (:state = '' OR state = :state) ORDER BY created DESC, id DESC LIMIT :limit"
         )
         with self._store.reading() as db:
@@ -180,21 +178,14 @@ def _known(db: sqlite3.Connection, key: str, idempotency: str, digest: str) -> R
 
 
 def _put(db: sqlite3.Connection, row: Row) -> None:
-    db.execute(
-        "INSERT OR REPLACE INTO runs (id, key, mode, state, status, created, started, ended, body, secrets, result,"
-        " approval, note, session, idempotency, digest) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        (
-            *(row.id, row.key, row.mode, row.state, row.status, row.created, row.started, row.ended),
-            *(msgspec.json.encode(row.body), " ".join(row.secrets), row.result),
-            *(row.approval, row.note, row.session, row.idempotency, row.digest),
-        ),
-    )
+    names = Row.__struct_fields__
+    values = {name: getattr(row, name) for name in names}
+    values |= {"body": msgspec.json.encode(row.body), "secrets": " ".join(row.secrets)}
+    places = ", ".join(f":{name}" for name in names)
+    db.execute(f"INSERT OR REPLACE INTO runs ({', '.join(names)}) VALUES ({places})", values)  # noqa: S608 - our own SQL
 
 
 def _row(found: sqlite3.Row) -> Row:
-    return Row(
-        **{name: found[name] for name in ("id", "key", "mode", "state", "status", "created", "started", "ended")},
-        **{name: found[name] for name in ("result", "approval", "note", "session", "idempotency", "digest")},
-        body=msgspec.json.decode(found["body"], type=resolved(RunBody)),
-        secrets=tuple(found["secrets"].split()),
-    )
+    values: dict[str, Any] = {name: found[name] for name in Row.__struct_fields__}
+    values |= {"body": msgspec.json.decode(found["body"], type=resolved(RunBody))}
+    return Row(**values | {"secrets": tuple(found["secrets"].split())})

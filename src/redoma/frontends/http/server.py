@@ -312,6 +312,23 @@ def _by_port(main: Any, others: dict[int, Application]) -> Any:
     return answer
 
 
+def _configured(service: Service, others: dict[int, Application]) -> uvicorn.Config:
+    return uvicorn.Config(
+        _by_port(build(service), others),
+        http=Connection,
+        ws="none",
+        lifespan="on",
+        loop="asyncio",
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        limit_concurrency=_MAX_CONNECTIONS,
+        timeout_keep_alive=15,
+        timeout_graceful_shutdown=int(service.settings.drain + _EVENTS),
+    )
+
+
 def serve(
     service: Service,
     *,
@@ -345,23 +362,9 @@ def serve(
             others[sockets[-1].getsockname()[1]] = application
         shown = f"[{host}]" if ":" in host else host
         url = f"unix:{path}" if path is not None else f"http://{shown}:{listening.getsockname()[1]}"
-        config = uvicorn.Config(
-            _by_port(build(service), others),
-            http=Connection,
-            ws="none",
-            lifespan="on",
-            loop="asyncio",
-            log_config=None,
-            access_log=False,
-            proxy_headers=False,
-            server_header=False,
-            limit_concurrency=_MAX_CONNECTIONS,
-            timeout_keep_alive=15,
-            timeout_graceful_shutdown=int(service.settings.drain + _EVENTS),
-        )
         urls = [f"http://{shown}:{number}" for number in others]
         logging.getLogger("uvicorn.error").addFilter(_is_news)
-        server = _Server(config, service, lambda: ready(url, urls))
+        server = _Server(_configured(service, others), service, lambda: ready(url, urls))
         try:
             asyncio.run(server.serve(sockets=sockets))
         except SystemExit:  # uvicorn exits if the application could not start

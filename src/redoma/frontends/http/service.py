@@ -29,12 +29,12 @@ from .numbers import Numbers
 from .problems import Answered, no_key, not_allowed, not_found, stopping, without_paths
 from .quotas import Quotas, Ticket
 from .run_table import Row, RunTable
-from .sessions import Held, Sessions
+from .sessions import OwnedSession, Sessions
 from .store import open_store
 
 if TYPE_CHECKING:
     from ...approval import Ledger
-    from ...sessions.session import AsyncSessionProcess
+    from ...sessions.runs import AsyncSessionProcess
 
 _FLUSH = 0.5
 """Seconds between batched writes of runs that are not durable."""
@@ -163,7 +163,7 @@ class Service:
         """Number of runs in the state `running`."""
         return sum(job.row.state == "running" for job in self._jobs.values())
 
-    def is_running(self, id: str) -> bool:  # noqa: A002 - the row's field name
+    def is_running(self, id: str) -> bool:
         """Return whether a run is in the state `running`."""
         return id in self._jobs and self._jobs[id].row.state == "running"
 
@@ -212,7 +212,7 @@ class Service:
         self._begin(job, submission)
         return job, True
 
-    def accept_in(self, key: Key, held: Held, body: SessionRunBody, mode: Mode) -> Job:
+    def accept_in(self, key: Key, held: OwnedSession, body: SessionRunBody, mode: Mode) -> Job:
         """Accept a run in a session. It starts at once, or when the run before it has ended.
 
         Raises `InvalidRequest` if the request is invalid, `Answered` if it is refused.
@@ -225,7 +225,7 @@ class Service:
         self._begin(job, None)
         return job
 
-    def accept_process(self, key: Key, held: Held, body: ProcessBody) -> Job:
+    def accept_process(self, key: Key, held: OwnedSession, body: ProcessBody) -> Job:
         """Accept a background process of a session: a run that lasts until the process or the session ends.
 
         Raises `InvalidRequest` if the request is invalid, `Answered` if it is refused.
@@ -241,9 +241,9 @@ class Service:
 
     def _job_in(
         self,
-        held: Held,
+        held: OwnedSession,
         key: Key,
-        id: str,  # noqa: A002 - the row's field name
+        id: str,
         mode: Mode,
         asked: dict[str, Any],
         body: SessionRunBody | ProcessBody,
@@ -253,7 +253,7 @@ class Service:
         self._jobs[id] = job = Job(row, durable=False, secrets={})
         return job
 
-    def processes(self, held: Held) -> list[Job]:
+    def processes(self, held: OwnedSession) -> list[Job]:
         """Return the background processes of a session that have not ended, oldest first."""
         jobs = [job for job in self._jobs.values() if job.process is not None and job.row.session == held.id]
         return [job for job in jobs if job.task is not None]
@@ -465,7 +465,7 @@ class Service:
 
     # --- finding, cancelling ---
 
-    async def find(self, key: Key, id: str) -> Job | Row:  # noqa: A002 - the row's field name
+    async def find(self, key: Key, id: str) -> Job | Row:
         """Return a run that this key may see. Raises `Answered` (404)."""
         found: Job | Row | None = None
         if _ID.match(id):
@@ -494,7 +494,7 @@ class Service:
         chosen = [row for row in known.values() if not state or row.state == state]
         return sorted(chosen, key=lambda row: (row.created, row.id), reverse=True)[:limit]
 
-    async def cancel(self, key: Key, id: str) -> Row:  # noqa: A002 - the row's field name
+    async def cancel(self, key: Key, id: str) -> Row:
         """Cancel a run in any state and return it; one that has ended stays as it is. Raises `Answered`."""
         found = await self.find(key, id)
         row = row_of(found)

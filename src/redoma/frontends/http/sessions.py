@@ -15,7 +15,8 @@ from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
 from ...lib.errors import BackendError, InvalidRequest, RedomaError
-from ...sessions.session import AsyncSession, ProcessOptions, RunOptions, SessionOptions
+from ...sessions.runs import ProcessOptions, RunOptions
+from ...sessions.session import AsyncSession, SessionOptions
 from ...telemetry import ERROR, tell
 from .bodies import ProcessBody, SessionBody, SessionRunBody, SessionView, content, moment
 from .boundary import MAX_FACTOR, must_have_code
@@ -23,7 +24,7 @@ from .keys import Key
 from .problems import Answered, not_allowed, not_found, stopping, too_many, without_paths
 
 if TYPE_CHECKING:
-    from ...sessions.session import AsyncSessionProcess, AsyncSessionRun
+    from ...sessions.runs import AsyncSessionProcess, AsyncSessionRun
     from .service import Service
 
 _SWEEP = 2.0
@@ -34,7 +35,7 @@ _MAX_ENDED = 100
 """Maximum number of ended sessions of one key that stay listed."""
 
 
-class Held:
+class OwnedSession:
     """A session, with the key that opened it."""
 
     def __init__(self, session: AsyncSession, key: Key, label: str) -> None:
@@ -67,21 +68,20 @@ class Held:
 
     def turn(self, service: Service, key: Key, body: SessionRunBody) -> AsyncSessionRun:
         """Prepare a run in the session; it starts when it is followed. Raises `InvalidRequest` or `Answered`."""
-        limits = service.boundary.limits_of(body.limits)
-        options: RunOptions = {"context": body.context, "limits": limits, "stdin": content(body.stdin)}
-        if body.policy is not None:
-            options["policy"] = service.boundary.policy_for(key, body.policy)
-        if body.env:
-            options["env"] = body.env
-        if body.cwd:
-            options["cwd"] = body.cwd
-        options |= {
+        options: RunOptions = {
+            "context": body.context,
+            "limits": service.boundary.limits_of(body.limits),
+            "stdin": content(body.stdin),
+            "env": body.env,
+            "cwd": body.cwd,
             "charts": body.charts,
             "expect": body.expect,
             "reason": body.reason,
             "requester": key.requester,
             "label": body.label,
         }
+        if body.policy is not None:
+            options["policy"] = service.boundary.policy_for(key, body.policy)
         with self.using():
             must_have_code(body)
             if body.language == "command":
@@ -94,17 +94,23 @@ class Held:
 
     def process(self, service: Service, key: Key, body: ProcessBody) -> AsyncSessionProcess:
         """Prepare a background process, without starting it. Raises `InvalidRequest` or `Answered`."""
-        options: ProcessOptions = {"reason": body.reason, "requester": key.requester, "label": body.label}
+        size = (body.terminal.rows, body.terminal.columns) if body.terminal else None
+        options: ProcessOptions = {
+            "env": body.env,
+            "cwd": body.cwd,
+            "pty": size is not None,
+            "size": size,
+            "reason": body.reason,
+            "requester": key.requester,
+            "label": body.label,
+        }
         if body.timeout is not None:
             service.boundary.must_be_within({"time": body.timeout})
             options["timeout"] = body.timeout
         if body.policy is not None:
             options["policy"] = service.boundary.policy_for(key, body.policy)
-        size = (body.terminal.rows, body.terminal.columns) if body.terminal else None
         with self.using():
-            process = self.session.process(
-                body.command, env=body.env, cwd=body.cwd, pty=size is not None, size=size, **options
-            )
+            process = self.session.process(body.command, **options)
         self.runs += 1
         return process
 
@@ -147,10 +153,10 @@ class Sessions:
 
     def __init__(self, service: Service) -> None:
         self._service = service
-        self._held: dict[str, Held] = {}
+        self._held: dict[str, OwnedSession] = {}
         self._opening: dict[str, int] = {}
 
-    async def open(self, key: Key, body: SessionBody) -> Held:
+    async def open(self, key: Key, body: SessionBody) -> OwnedSession:
         """Open a session. Raises `InvalidRequest` if the request is invalid, `Answered` if it is refused."""
         options = self._options(key, body)
         with self._admitted(key):
@@ -160,7 +166,7 @@ class Sessions:
             except BaseException:
                 await session.aclose()
                 raise
-        held = self._held[session.id] = Held(session, key, body.label)
+        held = self._held[session.id] = OwnedSession(session, key, body.label)
         return held
 
     def _options(self, key: Key, body: SessionBody) -> SessionOptions:
@@ -185,10 +191,10 @@ class Sessions:
             options["workspace"], options["project"] = body.workspace, project
         return options
 
-    async def fork(self, key: Key, held: Held, n: int) -> list[Held]:
+    async def fork(self, key: Key, held: OwnedSession, n: int) -> list[OwnedSession]:
         """Copy a session `n` times. Raises `Answered` if there are too many, or it holds what can't be copied."""
         with self._admitted(key, n), held.copying():
-            copies = [Held(session, key, held.label) for session in await held.session.fork(n)]
+            copies = [OwnedSession(session, key, held.label) for session in await held.session.fork(n)]
         self._held |= {copy.id: copy for copy in copies}
         return copies
 
@@ -210,25 +216,25 @@ class Sessions:
         finally:
             self._opening[key.id] -= n
 
-    def find(self, key: Key, id: str, *, to_use: bool = True) -> Held:  # noqa: A002 - the session's field name
+    def find(self, key: Key, id: str, *, to_use: bool = True) -> OwnedSession:
         """Return a session that this key may use, or with `to_use=False` may see. Raises `Answered` (404)."""
         held = self._held.get(id)
         if held is None or not (held.key == key.id or (key.may("audit") and not to_use)):
             raise not_found("session")
         return held
 
-    def visible(self, key: Key) -> list[Held]:
+    def visible(self, key: Key) -> list[OwnedSession]:
         """Return the sessions that this key may see, newest first."""
         found = [held for held in self._held.values() if held.key == key.id or key.may("audit")]
         return sorted(found, key=lambda held: held.created, reverse=True)
 
-    async def restart(self, key: Key, held: Held) -> None:
+    async def restart(self, key: Key, held: OwnedSession) -> None:
         """Start a new Python in a session; if the session has ended, open it again."""
         with nullcontext() if held.session.alive else self._admitted(key), held.using():
             await held.session.restart()
         held.ended_at = None
 
-    async def end(self, key: Key, id: str) -> Held:  # noqa: A002 - the session's field name
+    async def end(self, key: Key, id: str) -> OwnedSession:
         """End a session, forget it and return it. Raises `Answered`."""
         held = self.find(key, id, to_use=False)
         if held.key != key.id and not key.may("admin"):
@@ -236,7 +242,7 @@ class Sessions:
         await self._drop(held)
         return held
 
-    async def _drop(self, held: Held) -> None:
+    async def _drop(self, held: OwnedSession) -> None:
         self._held.pop(held.id, None)
         await held.session.aclose()
 

@@ -206,7 +206,7 @@ def run_output(result: Result, *, session_id: str | None = None) -> RunOutput:
     )
 
 
-def pending(id: str) -> PendingOutput:  # noqa: A002 - of the question
+def pending(id: str) -> PendingOutput:
     return PendingOutput(id=id, how=f"redoma approvals show {id[:12]}; redoma approvals approve {id} --reason WHY")
 
 
@@ -248,12 +248,7 @@ def _of_files(files: dict[str, bytes]) -> Iterable[tuple[str, bytes]]:
 
 
 def changes_output(
-    effect: Effect,
-    *,
-    id: str,  # noqa: A002 - of the run
-    state: str,
-    project: str,
-    left: dict[str, str] | None = None,
+    effect: Effect, *, id: str, state: str, project: str, left: dict[str, str] | None = None
 ) -> ChangesOutput:
     """Return what a command did in an overlay, as data."""
     stays = {**effect.refused, **effect.conflicts, **(left or {})}

@@ -100,14 +100,14 @@ class ServiceToolHost(ToolHost):
         request = msgspec.structs.replace(submission.request, requester=caller.requester)
         return msgspec.structs.replace(submission, request=request)
 
-    async def apply(self, caller: Caller, id: str, paths: tuple[str, ...] | None, named: tuple[str, ...]) -> Kept:  # noqa: A002
+    async def apply(self, caller: Caller, id: str, paths: tuple[str, ...] | None, named: tuple[str, ...]) -> Kept:
         _must_approve(caller)
         return await changes.apply_as(self._service, caller.key, id, ApplyBody(paths=paths, named=named))
 
-    async def discard(self, caller: Caller, id: str) -> Kept:  # noqa: A002
+    async def discard(self, caller: Caller, id: str) -> Kept:
         return await changes.discard_as(self._service, caller.key, id)
 
-    async def undo(self, caller: Caller, id: str) -> Kept:  # noqa: A002
+    async def undo(self, caller: Caller, id: str) -> Kept:
         _must_approve(caller)
         return await changes.undo_as(self._service, caller.key, id)
 
@@ -121,9 +121,7 @@ def mount(service: Service) -> Mount:
     """Return the MCP server of a service, to be mounted at `PATH`."""
     host = ServiceToolHost(service)
     manager = StreamableHTTPSessionManager(
-        build(host)._lowlevel_server,
-        max_request_body_size=service.settings.max_body,
-        max_sessions=_MAX_CONNECTIONS,
+        build(host)._lowlevel_server, max_request_body_size=service.settings.max_body, max_sessions=_MAX_CONNECTIONS
     )
     inner = AuthContextMiddleware(manager.handle_request)
 

@@ -74,13 +74,13 @@ class LocalToolHost(ToolHost):
             return self.executor.prepare(list(wanted.argv), None, options)
         return self.executor.prepare_code(wanted.code, wanted.language, {**options, "args": wanted.argv})
 
-    async def apply(self, caller: Caller, id: str, paths: tuple[str, ...] | None, named: tuple[str, ...]) -> Kept:  # noqa: A002
+    async def apply(self, caller: Caller, id: str, paths: tuple[str, ...] | None, named: tuple[str, ...]) -> Kept:
         return await self.executor.apply(id, paths=paths, named=named, wait=False)
 
-    async def discard(self, caller: Caller, id: str) -> Kept:  # noqa: A002
+    async def discard(self, caller: Caller, id: str) -> Kept:
         return await self.executor.discard(id)
 
-    async def undo(self, caller: Caller, id: str) -> Kept:  # noqa: A002
+    async def undo(self, caller: Caller, id: str) -> Kept:
         return await self.executor.undo(id)
 
     async def aclose(self) -> None:

@@ -145,15 +145,15 @@ class ToolHost(ABC):
         """Raise `InvalidRequest` for limits that the caller may not request."""
 
     @abstractmethod
-    async def apply(self, caller: Caller, id: str, paths: tuple[str, ...] | None, named: tuple[str, ...]) -> Kept:  # noqa: A002
+    async def apply(self, caller: Caller, id: str, paths: tuple[str, ...] | None, named: tuple[str, ...]) -> Kept:
         """Apply kept changes, without waiting for a person. Raises as `AsyncExecutor.apply` does."""
 
     @abstractmethod
-    async def discard(self, caller: Caller, id: str) -> Kept:  # noqa: A002
+    async def discard(self, caller: Caller, id: str) -> Kept:
         """Drop kept changes."""
 
     @abstractmethod
-    async def undo(self, caller: Caller, id: str) -> Kept:  # noqa: A002
+    async def undo(self, caller: Caller, id: str) -> Kept:
         """Take back what was applied."""
 
     def words(self, text: str) -> str:

@@ -316,21 +316,13 @@ class Tools:
         data = answers.kept_output(kept, self._host.project_name(kept.effect.project))
         return Tried(answer(f"applied\n{answers.changes_text(data)}", data))
 
-    async def discard_changes(
-        self,
-        ctx: Context[Any, Any],
-        id: Changes,
-    ) -> Annotated[CallToolResult, ChangesOutput]:
+    async def discard_changes(self, ctx: Context[Any, Any], id: Changes) -> Annotated[CallToolResult, ChangesOutput]:
         """Drop what try_command did. The project was never touched."""
         kept = await to_its_end(self._host.discard(self._host.caller(ctx), id))
         data = answers.kept_output(kept, self._host.project_name(kept.effect.project))
         return answer("discarded; the project is as it was", data)
 
-    async def undo_changes(
-        self,
-        ctx: Context[Any, Any],
-        id: Changes,
-    ) -> Annotated[CallToolResult, ChangesOutput]:
+    async def undo_changes(self, ctx: Context[Any, Any], id: Changes) -> Annotated[CallToolResult, ChangesOutput]:
         """Take back exactly what apply_changes did. Refused if those files have changed since."""
         kept = await to_its_end(self._host.undo(self._host.caller(ctx), id))
         data = answers.kept_output(kept, self._host.project_name(kept.effect.project))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import statistics
 from collections.abc import Callable, Iterable
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 import msgspec
@@ -111,8 +111,6 @@ def clock(value: float | str | datetime | None) -> str:
     if isinstance(value, str):
         value = datetime.fromisoformat(value)
     if isinstance(value, float):
-        from datetime import UTC
-
         value = datetime.fromtimestamp(value, UTC)
     return value.strftime("%Y-%m-%d %H:%M:%S")
 

@@ -509,11 +509,7 @@ async def _play_in_session(service: Service, key: Key, wanted: RunBody) -> Job:
 
 
 def _wanted(given: dict[str, str]) -> RunBody:
-    limits: dict[str, Any] = {}
-    if given.get("time"):
-        limits["time"] = given["time"]
-    if given.get("memory"):
-        limits["memory"] = given["memory"]
+    limits = {name: given[name] for name in ("time", "memory") if given.get(name)}
     return RunBody(
         code=given.get("code", ""),
         language=_word(given.get("language", "python"), ("python", "bash", "javascript")),

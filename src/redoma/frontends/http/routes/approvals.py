@@ -142,9 +142,7 @@ async def approval_show(request: Asked, approval_id: _Id) -> Response[bytes]:
     **described("approvals", "Let exactly this run, once", ApprovalView, "The question, answered.", scope="approve"),
 )
 async def approve(request: Asked, approval_id: _Id, data: _Said) -> Response[bytes]:
-    service = service_of(request)
-    entry = await decide(service, request.user, approval_id, "approved", data)
-    return reply(view(service, request.user, entry, whole=True))
+    return await _answered(request, approval_id, "approved", data)
 
 
 @post(
@@ -152,8 +150,14 @@ async def approve(request: Asked, approval_id: _Id, data: _Said) -> Response[byt
     **described("approvals", "Refuse it", ApprovalView, "The question, answered.", scope="approve"),
 )
 async def deny(request: Asked, approval_id: _Id, data: _Said) -> Response[bytes]:
+    return await _answered(request, approval_id, "denied", data)
+
+
+async def _answered(
+    request: Asked, prefix: str, decision: Literal["approved", "denied"], said: Answer
+) -> Response[bytes]:
     service = service_of(request)
-    entry = await decide(service, request.user, approval_id, "denied", data)
+    entry = await decide(service, request.user, prefix, decision, said)
     return reply(view(service, request.user, entry, whole=True))
 
 

@@ -24,8 +24,7 @@ from .answers import Asked, described, reply
 _ID = re.compile(r"[0-9a-f]{32}\Z")
 _Id = Annotated[str, PathParameter(description="The id of the run.", max_length=64)]
 _Which = Annotated[
-    ApplyBody,
-    Body(examples=[Example(summary="All", value={}), Example(summary="Some", value={"paths": ["src"]})]),
+    ApplyBody, Body(examples=[Example(summary="All", value={}), Example(summary="Some", value={"paths": ["src"]})])
 ]
 
 
@@ -46,7 +45,7 @@ def view(service: Service, kept: Kept, *, whole: bool = False) -> ChangesView:
     )
 
 
-async def load(service: Service, key: Key, id: str) -> tuple[Kept, bool]:  # noqa: A002 - the run's field name
+async def load(service: Service, key: Key, id: str) -> tuple[Kept, bool]:
     """Return kept changes that a key may see, and whether its own run made them. Raises `Answered` (404)."""
     if not _ID.match(id):
         raise not_found("change")
@@ -73,24 +72,24 @@ async def visible(service: Service, key: Key) -> list[Kept]:
     return list(reversed(found))
 
 
-async def apply_as(service: Service, key: Key, id: str, body: ApplyBody) -> Kept:  # noqa: A002 - as above
+async def apply_as(service: Service, key: Key, id: str, body: ApplyBody) -> Kept:
     """Apply changes of another key's run. Raises `Answered` if it is the key's own, `ApprovalError` if policy requires
     an approval first."""
     kept, own = await load(service, key, id)
     if own:
-        raise _two()
+        raise _needs_another_key()
     return await service.executor.apply(kept.id, paths=body.paths, named=body.named, wait=False)
 
 
-async def undo_as(service: Service, key: Key, id: str) -> Kept:  # noqa: A002 - as above
+async def undo_as(service: Service, key: Key, id: str) -> Kept:
     """Undo applied changes of another key's run. Raises `Answered` if it is the key's own."""
     kept, own = await load(service, key, id)
     if own:
-        raise _two()
+        raise _needs_another_key()
     return await service.executor.undo(kept.id)
 
 
-async def discard_as(service: Service, key: Key, id: str) -> Kept:  # noqa: A002 - as above
+async def discard_as(service: Service, key: Key, id: str) -> Kept:
     """Discard changes of the key's own run, or with the scope approve of any run. Raises `Answered` (404)."""
     kept, own = await load(service, key, id)
     if not own and not key.may("approve"):
@@ -98,7 +97,7 @@ async def discard_as(service: Service, key: Key, id: str) -> Kept:  # noqa: A002
     return await service.executor.discard(kept.id)
 
 
-def _two() -> Answered:
+def _needs_another_key() -> Answered:
     return Answered(403, "this key has made these changes", why="two have to agree", next="have another key decide")
 
 

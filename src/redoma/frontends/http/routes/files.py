@@ -13,8 +13,8 @@ from litestar.response import Stream
 from ....lib.errors import InvalidRequest
 from ....sessions.folder import FileInfo
 from ..bodies import Done, FileList, FileName, FileRename
-from .answers import Asked, described, reply
-from .sessions import Id, own
+from .answers import Asked, reply
+from .sessions import Id, in_session, used
 
 _Renamed = Annotated[FileRename, Body(examples=[Example(summary="A file", value={"path": "a.txt", "to": "b.txt"})])]
 _Directory = Annotated[FileName, Body(examples=[Example(summary="A directory", value={"path": "data/raw"})])]
@@ -29,8 +29,7 @@ _Path = Annotated[
 ]
 _Below = Annotated[str, QueryParameter(min_length=1, max_length=4096, description="A directory, in the session.")]
 _Offset = Annotated[
-    int,
-    QueryParameter(ge=-1, le=2**53, description="Give one piece of the file from here; by default (-1) all of it."),
+    int, QueryParameter(ge=-1, le=2**53, description="Give one piece of the file from here; by default (-1) all of it.")
 ]
 _Part = Annotated[
     str,
@@ -44,48 +43,37 @@ _WHERE, _SIZE = "X-Redoma-File", "X-Redoma-Size"
 """Headers of a piece: an id of its file (between two pieces, another file may take its name), and the file's size."""
 
 
-@get(
-    "/v1/sessions/{session_id:str}/files",
-    **described("sessions", "List a directory of a session", FileList, "What is in it.", scope="run"),
-)
+@get("/v1/sessions/{session_id:str}/files", **in_session("List a directory of a session", FileList, "What is in it."))
 async def session_files(request: Asked, session_id: Id, path: _Below = ".") -> Response[bytes]:
-    held = own(request, session_id)
-    with held.using():
-        return reply(FileList(files=tuple(await held.session.files.list(path))))
+    with used(request, session_id) as session:
+        return reply(FileList(files=tuple(await session.files.list(path))))
 
 
 @get(
     "/v1/sessions/{session_id:str}/files/stat",
-    **described("sessions", "What is known of a file", FileInfo, "The file, or a link itself.", scope="run"),
+    **in_session("What is known of a file", FileInfo, "The file, or a link itself."),
 )
 async def session_file_stat(request: Asked, session_id: Id, path: _Path) -> Response[bytes]:
-    held = own(request, session_id)
-    with held.using():
-        return reply(await held.session.files.stat(path))
+    with used(request, session_id) as session:
+        return reply(await session.files.stat(path))
 
 
 @get(
     "/v1/sessions/{session_id:str}/files/content",
-    **described(
-        "sessions",
-        "Read a file, or with `offset` a piece of it",
-        bytes,
-        "Its content.",
-        scope="run",
-        media_type="application/octet-stream",
+    **in_session(
+        "Read a file, or with `offset` a piece of it", bytes, "Its content.", media_type="application/octet-stream"
     ),
 )
 async def session_file_read(
     request: Asked, session_id: Id, path: _Path, offset: _Offset = -1
 ) -> Stream | Response[bytes]:
-    held = own(request, session_id)
-    files, headers = held.session.files, {"Content-Disposition": "attachment", "Content-Security-Policy": "sandbox"}
-    with held.using():
+    headers = {"Content-Disposition": "attachment", "Content-Security-Policy": "sandbox"}
+    with used(request, session_id) as session:
         if offset >= 0:
-            piece = await files.piece(path, offset)
+            piece = await session.files.piece(path, offset)
             headers |= {_WHERE: piece.file, _SIZE: str(piece.size)}
             return Response(piece.data, media_type="application/octet-stream", headers=headers)
-        pieces = files.chunks(path)
+        pieces = session.files.chunks(path)
         first = await anext(pieces, b"")  # errors must come before the answer begins
     return Stream(_rest(first, pieces), media_type="application/octet-stream", headers=headers)
 
@@ -99,13 +87,7 @@ async def _rest(first: bytes, pieces: AsyncIterator[bytes]) -> AsyncIterator[byt
 @put(
     "/v1/sessions/{session_id:str}/files/content",
     opt={"raw_body": "application/octet-stream"},
-    **described(
-        "sessions",
-        "Write a file, whole or not at all; directories on the way are made",
-        Done,
-        "It was written.",
-        scope="run",
-    ),
+    **in_session("Write a file, whole or not at all; directories on the way are made", Done, "It was written."),
 )
 async def session_file_write(
     request: Asked,
@@ -115,52 +97,44 @@ async def session_file_write(
     first: Annotated[bool, QueryParameter(description="Of a file in pieces: whether this is the first.")] = True,
     last: Annotated[bool, QueryParameter(description="Of a file in pieces: whether this is the last.")] = True,
 ) -> Response[bytes]:
-    held = own(request, session_id)
-    data = await request.body()
-    if not part and not (first and last):
-        raise InvalidRequest("a piece has no part", why="pieces of one file are known by it", next="add `part`")
-    with held.using():
+    with used(request, session_id) as session:
+        data = await request.body()
         if part:
-            await held.session.files.write_piece(path, data, part=part, first=first, last=last)
+            await session.files.write_piece(path, data, part=part, first=first, last=last)
+        elif first and last:
+            await session.files.write(path, data)
         else:
-            await held.session.files.write(path, data)
+            raise InvalidRequest("a piece has no part", why="pieces of one file are known by it", next="add `part`")
     return reply(Done())
 
 
 @delete(
     "/v1/sessions/{session_id:str}/files",
-    **described(
-        "sessions", "Remove a file, or a directory with everything in it", Done, "It was removed.", scope="run"
-    ),
+    **in_session("Remove a file, or a directory with everything in it", Done, "It was removed."),
 )
 async def session_file_remove(request: Asked, session_id: Id, path: _Path) -> Response[bytes]:
-    held = own(request, session_id)
-    with held.using():
-        await held.session.files.remove(path)
+    with used(request, session_id) as session:
+        await session.files.remove(path)
     return reply(Done())
 
 
 @post(
     "/v1/sessions/{session_id:str}/files/rename",
-    **described(
-        "sessions", "Give a file another name; a file that has it is replaced", Done, "It was renamed.", scope="run"
-    ),
+    **in_session("Give a file another name; a file that has it is replaced", Done, "It was renamed."),
 )
 async def session_file_rename(request: Asked, session_id: Id, data: _Renamed) -> Response[bytes]:
-    held = own(request, session_id)
-    with held.using():
-        await held.session.files.rename(data.path, data.to)
+    with used(request, session_id) as session:
+        await session.files.rename(data.path, data.to)
     return reply(Done())
 
 
 @post(
     "/v1/sessions/{session_id:str}/files/make_dir",
-    **described("sessions", "Make a directory, and those on the way to it", Done, "It is there.", scope="run"),
+    **in_session("Make a directory, and those on the way to it", Done, "It is there."),
 )
 async def session_make_dir(request: Asked, session_id: Id, data: _Directory) -> Response[bytes]:
-    held = own(request, session_id)
-    with held.using():
-        await held.session.files.make_dir(data.path)
+    with used(request, session_id) as session:
+        await session.files.make_dir(data.path)
     return reply(Done())
 
 

@@ -11,14 +11,14 @@ from litestar.openapi.spec import Example
 from litestar.params import Body, PathParameter, QueryParameter
 
 from ....lib.errors import InvalidRequest
-from ....sessions.session import AsyncSessionProcess
+from ....sessions.runs import AsyncSessionProcess
 from ..access import service_of
 from ..bodies import Done, ProcessBody, ProcessList, ProcessView, Signal, Terminal
 from ..jobs import Job
 from ..problems import Answered, not_found
 from . import runs
-from .answers import Asked, described, reply
-from .sessions import Id, own
+from .answers import Asked, reply
+from .sessions import Id, in_session, own
 
 _Wanted = Annotated[
     ProcessBody,
@@ -54,12 +54,10 @@ def _ended(error: InvalidRequest) -> Answered:
 
 @post(
     "/v1/sessions/{session_id:str}/processes",
-    **described(
-        "sessions",
+    **in_session(
         "Start a command in the background; it goes on until it ends, is cancelled, or the session ends",
         ProcessView,
         "It was started; or, if its state is `done`, policy or a person has refused it.",
-        scope="run",
         status=201,
     ),
 )
@@ -75,7 +73,7 @@ async def process_start(request: Asked, session_id: Id, data: _Wanted) -> Respon
 
 @get(
     "/v1/sessions/{session_id:str}/processes",
-    **described("sessions", "List processes in the background", ProcessList, "Those that have not ended.", scope="run"),
+    **in_session("List processes in the background", ProcessList, "Those that have not ended."),
 )
 async def processes(request: Asked, session_id: Id) -> Response[bytes]:
     service = service_of(request)
@@ -87,9 +85,7 @@ async def processes(request: Asked, session_id: Id) -> Response[bytes]:
 @post(
     "/v1/sessions/{session_id:str}/processes/{process_id:str}/input",
     opt={"raw_body": "application/octet-stream"},
-    **described(
-        "sessions", "Write bytes to the input of a process; waits while much is unread", Done, "Written.", scope="run"
-    ),
+    **in_session("Write bytes to the input of a process; waits while much is unread", Done, "Written."),
 )
 async def process_input(
     request: Asked,
@@ -111,7 +107,7 @@ async def process_input(
 
 @post(
     "/v1/sessions/{session_id:str}/processes/{process_id:str}/signal",
-    **described("sessions", "Send a signal to a process", Done, "It was sent.", scope="run"),
+    **in_session("Send a signal to a process", Done, "It was sent."),
 )
 async def process_signal(request: Asked, session_id: Id, process_id: _Process, data: _Signal) -> Response[bytes]:
     process = _running(request, session_id, process_id)
@@ -124,7 +120,7 @@ async def process_signal(request: Asked, session_id: Id, process_id: _Process, d
 
 @post(
     "/v1/sessions/{session_id:str}/processes/{process_id:str}/resize",
-    **described("sessions", "Give the terminal of a process another size", Done, "It has it.", scope="run"),
+    **in_session("Give the terminal of a process another size", Done, "It has it."),
 )
 async def process_resize(request: Asked, session_id: Id, process_id: _Process, data: _Terminal) -> Response[bytes]:
     _running(request, session_id, process_id).resize(data.rows, data.columns)

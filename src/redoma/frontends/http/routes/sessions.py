@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Annotated
 
 import msgspec
@@ -11,6 +14,7 @@ from litestar.params import Body, PathParameter
 from litestar.response import Stream
 
 from ....models import Effect, Result
+from ....sessions import AsyncSession
 from ....sessions.session import SessionUsage
 from ..access import service_of
 from ..bodies import (
@@ -26,7 +30,7 @@ from ..bodies import (
     SessionRunBody,
     SessionView,
 )
-from ..sessions import Held
+from ..sessions import OwnedSession
 from . import changes, runs
 from .answers import Asked, described, reply
 
@@ -58,23 +62,33 @@ _Typed = Annotated[CompleteBody, Body(examples=[Example(summary="A name", value=
 Id = Annotated[str, PathParameter(description="The session's id.", max_length=64)]
 
 
-async def _view(request: Asked, held: Held) -> SessionView:
+async def _view(request: Asked, held: OwnedSession) -> SessionView:
     return held.view(await runs.key_names(service_of(request)))
 
 
-def own(request: Asked, session_id: str) -> Held:
+def own(request: Asked, session_id: str) -> OwnedSession:
     """Return the session if this key opened it. Raises `Answered` (404)."""
     return service_of(request).sessions.find(request.user, session_id)
 
 
+@contextmanager
+def used(request: Asked, session_id: str) -> Iterator[AsyncSession]:
+    """Use the session if this key opened it: see `OwnedSession.using`. Raises `Answered`."""
+    held = own(request, session_id)
+    with held.using():
+        yield held.session
+
+
+in_session = functools.partial(described, "sessions", scope="run")
+"""`described` for a route about sessions that needs the scope `run`."""
+
+
 @post(
     "/v1/sessions",
-    **described(
-        "sessions",
+    **in_session(
         "Open a session: a Python that keeps its variables, in a cell of its own",
         SessionView,
         "It is open.",
-        scope="run",
         status=201,
     ),
 )
@@ -103,9 +117,7 @@ async def session_show(request: Asked, session_id: Id) -> Response[bytes]:
 
 @delete(
     "/v1/sessions/{session_id:str}",
-    **described(
-        "sessions", "Close a session: nothing of it is left", SessionView, "The session, as it was.", scope="run"
-    ),
+    **in_session("Close a session: nothing of it is left", SessionView, "The session, as it was."),
 )
 async def session_close(request: Asked, session_id: Id) -> Response[bytes]:
     return reply(await _view(request, await service_of(request).sessions.end(request.user, session_id)))
@@ -113,7 +125,7 @@ async def session_close(request: Asked, session_id: Id) -> Response[bytes]:
 
 @post(
     "/v1/sessions/{session_id:str}/run",
-    **described("sessions", "Run something in a session and wait for its result", Result, "How it ended.", scope="run"),
+    **in_session("Run something in a session and wait for its result", Result, "How it ended."),
 )
 async def session_run(request: Asked, session_id: Id, data: _Run) -> Response[bytes]:
     service = service_of(request)
@@ -123,12 +135,10 @@ async def session_run(request: Asked, session_id: Id, data: _Run) -> Response[by
 
 @post(
     "/v1/sessions/{session_id:str}/run/stream",
-    **described(
-        "sessions",
+    **in_session(
         "Run something in a session and follow it: events `state`, `output`, `display` and `result`",
         Event,
         "Its events.",
-        scope="run",
         media_type="text/event-stream",
     ),
 )
@@ -139,29 +149,16 @@ async def session_run_stream(request: Asked, session_id: Id, data: _Run) -> Stre
 
 @post(
     "/v1/sessions/{session_id:str}/interrupt",
-    **described(
-        "sessions",
-        "Interrupt what runs in a session, as Ctrl-C does",
-        Interrupted,
-        "Whether something ran.",
-        scope="run",
-    ),
+    **in_session("Interrupt what runs in a session, as Ctrl-C does", Interrupted, "Whether something ran."),
 )
 async def session_interrupt(request: Asked, session_id: Id) -> Response[bytes]:
-    held = own(request, session_id)
-    with held.using():
-        return reply(Interrupted(interrupted=held.session.interrupt()))
+    with used(request, session_id) as session:
+        return reply(Interrupted(interrupted=session.interrupt()))
 
 
 @post(
     "/v1/sessions/{session_id:str}/restart",
-    **described(
-        "sessions",
-        "Have a new Python in a session; files stay, unless it had ended",
-        SessionView,
-        "The session.",
-        scope="run",
-    ),
+    **in_session("Have a new Python in a session; files stay, unless it had ended", SessionView, "The session."),
 )
 async def session_restart(request: Asked, session_id: Id) -> Response[bytes]:
     held = own(request, session_id)
@@ -171,18 +168,13 @@ async def session_restart(request: Asked, session_id: Id) -> Response[bytes]:
 
 @post(
     "/v1/sessions/{session_id:str}/complete",
-    **described(
-        "sessions",
-        "Names in a session that begin with a text, for whoever types",
-        Names,
-        "Names; none while something runs.",
-        scope="run",
+    **in_session(
+        "Names in a session that begin with a text, for whoever types", Names, "Names; none while something runs."
     ),
 )
 async def session_complete(request: Asked, session_id: Id, data: _Typed) -> Response[bytes]:
-    held = own(request, session_id)
-    with held.using():
-        return reply(Names(names=tuple(await held.session.complete(data.text, context=data.context))))
+    with used(request, session_id) as session:
+        return reply(Names(names=tuple(await session.complete(data.text, context=data.context))))
 
 
 # --- usage, contexts, copies, changes ---
@@ -190,33 +182,29 @@ async def session_complete(request: Asked, session_id: Id, data: _Typed) -> Resp
 
 @get(
     "/v1/sessions/{session_id:str}/usage",
-    **described("sessions", "What a session uses, as it says itself", SessionUsage, "What it uses.", scope="run"),
+    **in_session("What a session uses, as it says itself", SessionUsage, "What it uses."),
 )
 async def session_usage(request: Asked, session_id: Id) -> Response[bytes]:
-    held = own(request, session_id)
-    with held.using():
-        return reply(await held.session.usage())
+    with used(request, session_id) as session:
+        return reply(await session.usage())
 
 
 @delete(
     "/v1/sessions/{session_id:str}/contexts/{context:str}",
-    **described("sessions", "Drop the variables of a context, once no run goes on", Done, "Dropped.", scope="run"),
+    **in_session("Drop the variables of a context, once no run goes on", Done, "Dropped."),
 )
 async def session_forget(request: Asked, session_id: Id, context: _Context) -> Response[bytes]:
-    held = own(request, session_id)
-    with held.using():
-        await held.session.forget(context)
+    with used(request, session_id) as session:
+        await session.forget(context)
     return reply(Done())
 
 
 @post(
     "/v1/sessions/{session_id:str}/fork",
-    **described(
-        "sessions",
+    **in_session(
         "Copy a session as it is now, with its variables and files; what runs is waited for first",
         SessionList,
         "The copies: each is a session of its own.",
-        scope="run",
         status=201,
     ),
 )
@@ -229,40 +217,32 @@ async def session_fork(request: Asked, session_id: Id, data: _Copies) -> Respons
 
 @get(
     "/v1/sessions/{session_id:str}/changes",
-    **described(
-        "sessions", "Show what a session in an overlay has changed so far", Effect, "The changes.", scope="run"
-    ),
+    **in_session("Show what a session in an overlay has changed so far", Effect, "The changes."),
 )
 async def session_changes(request: Asked, session_id: Id) -> Response[bytes]:
-    held = own(request, session_id)
-    with held.using():
-        effect = await held.session.changes()
+    with used(request, session_id) as session:
+        effect = await session.changes()
     return reply(msgspec.structs.replace(effect, project=service_of(request).boundary.project_name(effect.project)))
 
 
 @post(
     "/v1/sessions/{session_id:str}/changes/keep",
-    **described(
-        "sessions",
+    **in_session(
         "Keep what a session has changed so far, for another key to apply: see /v1/changes",
         ChangesView,
         "The changes, with their id.",
-        scope="run",
         status=201,
     ),
 )
 async def session_keep(request: Asked, session_id: Id) -> Response[bytes]:
-    held = own(request, session_id)
-    with held.using():
-        kept = await held.session.keep()
+    with used(request, session_id) as session:
+        kept = await session.keep()
     return reply(changes.view(service_of(request), kept, whole=True), 201, location=f"/v1/changes/{kept.id}")
 
 
 @post(
     "/v1/sessions/{session_id:str}/changes/discard",
-    **described(
-        "sessions", "Drop what a session has changed in its project; its variables stay", Done, "Gone.", scope="run"
-    ),
+    **in_session("Drop what a session has changed in its project; its variables stay", Done, "Gone."),
 )
 async def session_discard(request: Asked, session_id: Id) -> Response[bytes]:
     held = own(request, session_id)
