@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import posixpath
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -32,11 +32,12 @@ from .facts import (
     Trait,
     Unbound,
     names,
+    only_known_later,
     runs_elsewhere,
 )
-from .levels import LOOKING
-from .options import AWKS, SEDS, TARS, sed_scripts, tar_letters, values_of
+from .options import AWKS, SEDS, TARS, tar_letters, values_of
 from .reading import Reading
+from .self_contained import is_self_contained
 
 _OTHER_ROOT = names("chroot proot unshare nsenter")
 _BUILTINS = names("""
@@ -77,35 +78,16 @@ _INNARDS = lazy_pattern(
 )
 """Attributes through which any function or module can be reached, the import machinery, and calls that change
 `os.environ` or `sys.modules`, on which later commands and imports depend."""
-QUIET_MODULES = names("""
-    __future__ __main__ _thread abc argparse array ast asyncio atexit base64 binascii bisect builtins bz2 calendar cmath
-    codecs collections colorsys concurrent configparser contextlib contextvars copy copyreg crypt csv ctypes curses
-    dataclasses datetime dbm decimal difflib dis email encodings enum errno faulthandler fcntl filecmp fileinput fnmatch
-    fractions ftplib functools gc getopt getpass gettext glob graphlib grp gzip hashlib heapq hmac html http imaplib
-    importlib inspect io ipaddress itertools json keyword linecache locale logging lzma mailbox marshal math mimetypes
-    mmap multiprocessing netrc numbers opcode operator optparse os pathlib pickle pickletools platform plistlib poplib
-    posix posixpath pprint pty pwd queue quopri random re reprlib resource sched secrets select selectors shlex shutil
-    signal smtplib socket socketserver sqlite3 ssl stat statistics string stringprep struct subprocess symtable sys
-    sysconfig syslog tarfile telnetlib tempfile termios textwrap threading time token tokenize tomllib traceback
-    tracemalloc tty types typing unicodedata urllib uuid warnings wave weakref xml xmlrpc zipfile zlib zoneinfo
-
-    attr attrs bs4 certifi chardet charset_normalizer click cryptography dateutil httpx idna jsonschema lxml markupsafe
-    matplotlib msgspec numpy openpyxl packaging pandas PIL psutil psycopg psycopg2 pymysql pytz redis requests rich
-    scipy simplejson six tabulate toml tqdm typing_extensions urllib3 yaml
-""")
-"""Python modules that run no other files, except through the names listed above. Any other installed module may run
-anything, and an approval can't be bound to that. As with `_PLAIN`, a missing entry costs an extra question, but never
-hides a change."""
 # Traits of requests that execute something unknown, each with the description of it.
 _UNBOUND = {
-    "shell.dynamic-command": "which program it runs is only known when it runs",
-    "python.dynamic-command": "which program it runs is only known when it runs",
-    "python.dynamic-import": "which module it imports is only known when it runs",
-    "shell.dynamic-code": "it runs text that is only known when it runs",
-    "shell.pipe-to-interpreter": "it runs text that is only known when it runs",
+    "shell.dynamic-command": only_known_later("which program it runs"),
+    "python.dynamic-command": only_known_later("which program it runs"),
+    "python.dynamic-import": only_known_later("which module it imports"),
+    "shell.dynamic-code": only_known_later("which code it runs"),
+    "shell.pipe-to-interpreter": only_known_later("which code it runs"),
     "shell.hidden-option": "an option makes a program run something else",
     "shell.inline-code": "it runs code in a language that is not read here",
-    "python.dynamic-attribute": "it fetches what it calls by a name that is only known when it runs",
+    "python.dynamic-attribute": only_known_later("which attribute it uses"),
     "python.syntax-error": "a part of it can't be read",
     "python.encoding": "it is in an encoding that is not read here",
     "python.unsafe-load": "it reads objects that run code when they are read",
@@ -137,148 +119,6 @@ _SETTINGS = {
 """Configuration files in the user's home that may make plain programs run or load other files."""
 _KEEPS_CONTENT = names("chmod chown chgrp chattr setfacl touch mkdir rm rmdir unlink")
 _MAX_SHOWN = 120
-
-# Programs that run only themselves, or the command in their arguments. Other programs may run more: tests, hooks,
-# statements, whatever their directory configures. An approval can't be bound to that. A program missing here costs an
-# extra question, but never hides a change. If an option makes one of these run something else, `_RUNNING_OPTIONS` lists
-# it, or the shell reader reports the trait "shell.hidden-option".
-_PLAIN = LOOKING | names("""
-    lsof ss netstat ip ifconfig ping dig nslookup host hostname dmesg xxd date zgrep rg zstdcat sort shuf iconv tree
-    file getconf getent yes sync csplit split envsubst mktemp logger
-
-    mkdir rmdir touch rm unlink shred tee sponge truncate fallocate cp mv ln install dd chmod chown chgrp chattr setfacl
-    mkfifo mknod gzip gunzip bzip2 bunzip2 xz unxz zstd unzstd lz4 pigz zip unzip tar gtar bsdtar cpio 7z kill killall
-    pkill curl wget rsync scp openssl ssh-keygen pg_dump pg_dumpall mysqldump mongodump
-
-    sed gsed find gfind fd fdfind xargs gxargs
-    time timeout gtimeout nice ionice chrt taskset nohup setsid stdbuf env sudo doas su flock watch busybox toybox
-    setpriv prlimit
-""")
-_PACKAGE_OR_OPTION = lazy_pattern(r"[\w.+:=~@-]+\Z")
-
-
-def _installs_by_name(args: Sequence[str]) -> bool:
-    """Return whether all arguments are package names or plain options: `apt-get install ./x.deb` runs that file's
-    scripts."""
-    files, settings = (".deb", ".rpm", ".apk"), ("-o", "-c", "--option", "--config", "--setopt")
-    return all(
-        _PACKAGE_OR_OPTION.match(arg) and not arg.endswith(files) and not arg.startswith(settings) for arg in args
-    )
-
-
-def _without(pattern: str) -> Callable[[Sequence[str]], bool]:
-    """Return a function that says whether no argument contains the pattern."""
-    found = lazy_pattern(pattern)
-    return lambda args: not any(found.search(arg) for arg in args)
-
-
-_RUNNING_OPTIONS = {
-    "cpio": names("-F --file --rsh-command"),
-    "curl": names("-K --config --engine"),
-    "fd": names("-x -X --exec --exec-batch"),
-    "fdfind": names("-x -X --exec --exec-batch"),
-    "gpg": names("""
-        --exec-path --photo-viewer --agent-program --dirmngr-program --keyboxd-program --options --homedir --keyserver
-    """),
-    "install": names("--strip-program"),
-    "mysqldump": names("""
-        --defaults-file --defaults-extra-file --defaults-group-suffix --plugin-dir --default-auth --login-path
-    """),
-    "rg": names("--pre --hostname-bin"),
-    "rsync": names("--rsync-path"),
-    "scp": names("-F -D -S"),
-    "sort": names("--compress-program"),
-    "split": names("--filter"),
-    "ssh-keygen": names("-D -w"),
-    "su": names("-s --shell"),
-    "wget": names("-e --execute --config --use-askpass"),
-    "zip": names("-TT --unzip-command"),
-    **dict.fromkeys(
-        TARS,
-        names("""
-            -I -F --use-compress-program --to-command --checkpoint-action --rsh-command --info-script
-            --new-volume-script --rmt-command
-        """),
-    ),
-}  # fmt: skip
-"""Options that make plain programs run or load a file. An unknown argument or a glob may turn out to be one of them."""
-_FIND_VALUES = names("""
-    -name -iname -path -ipath -wholename -regex -iregex -lname -ilname -newer -anewer -cnewer -mtime -mmin -atime -amin
-    -ctime -cmin -size -type -perm -user -group -uid -gid -links -maxdepth -mindepth -fstype -samefile -printf
-""")
-_SSH_SETTING = (
-    r"(?i:StrictHostKeyChecking|UserKnownHostsFile|GlobalKnownHostsFile|ConnectTimeout|ConnectionAttempts|BatchMode|Port"
-    r"|User|IdentityFile|IdentitiesOnly|Compression|ServerAlive\w+|LogLevel|Ciphers|MACs|KexAlgorithms|\w+Authentication"
-    r"|\w+Authentications|HostKeyAlgorithms|PubkeyAccepted\w+|AddressFamily|BindAddress|HostName|HostKeyAlias)[ =]"
-)
-"""Settings of ssh that name neither a program nor another configuration file."""
-_TAME_SSH = lazy_pattern(rf"ssh(?:\s+-(?:[46aCkqTxv]+|[pil]\s*[\w./~@-]+|o\s*{_SSH_SETTING}\S*))*\s*\Z")
-_ABOUT_SSH = lazy_pattern(_SSH_SETTING)
-
-
-def _is_tame_rsync(args: Sequence[str]) -> bool:
-    return all(map(_TAME_SSH.match, values_of(args, "-e", "--rsh")))
-
-
-def _is_tame_scp(args: Sequence[str]) -> bool:
-    return all(map(_ABOUT_SSH.match, values_of(args, "-o")))
-
-
-def _is_tame_find(args: Sequence[str]) -> bool:
-    tests = zip(("", *args), args, strict=False)
-    return not any(_may_be_option(arg) for before, arg in tests if before not in _FIND_VALUES)
-
-
-def _is_tame_sed(args: Sequence[str]) -> bool:
-    return not any(UNKNOWN in script for script in sed_scripts(args))
-
-
-def _is_tame_tar(args: Sequence[str]) -> bool:
-    """Return whether options given without a dash name no program, as they do in `tar cIf program …`."""
-    return not re.match(r"[A-Za-z]*[IF][A-Za-z]*\Z", "".join(args[:1]))
-
-
-_PLAIN_WITH: dict[str, Callable[[Sequence[str]], bool]] = {
-    **dict.fromkeys(names("apt apt-get apk dnf yum"), _installs_by_name),
-    **dict.fromkeys(AWKS, _without(r"\A-[ilEDW]|\A--(?:inc|loa|exe|lib|deb)|@include|@load")),
-    "gpg": lambda args: True,
-    "command": lambda args: True,
-}
-"""Programs that are plain only if all arguments are known and pass this check."""
-_PLAIN_BUT: dict[str, Callable[[Sequence[str]], bool]] = {
-    "ip": _without(r"\A-(?:b|a)|\A(?:exec|vrf)\Z"),
-    "openssl": _without(r"\A-+(?:config|engine|provider|ssl_config)|\Aengine\Z"),
-    "rsync": _is_tame_rsync,
-    "scp": _is_tame_scp,
-    **dict.fromkeys(names("find gfind"), _is_tame_find),
-    **dict.fromkeys(SEDS, _is_tame_sed),
-    **dict.fromkeys(TARS, _is_tame_tar),
-}
-"""Checks for plain programs that other arguments than `_RUNNING_OPTIONS` can make run or load a file."""
-
-
-def _may_be_option(arg: str) -> bool:
-    """Return whether an argument may turn out to be an option: it begins with an unknown part or with a glob, which may
-    match any name."""
-    return arg[:1] in (UNKNOWN, "*", "?", "[")
-
-
-def _runs_by_option(name: str, args: Sequence[str]) -> bool:
-    from .match import has_flag, options_end
-
-    options = _RUNNING_OPTIONS.get(name)
-    return options is not None and (has_flag(args, options) or any(map(_may_be_option, args[: options_end(args)])))
-
-
-PLAIN_MODULES = names("json.tool base64 calendar gzip http.server platform sysconfig tarfile this uuid zipfile")
-"""Modules that run no other files when started with `python -m`."""
-
-
-def is_plain(name: str, args: Sequence[str]) -> bool:
-    """Return whether the system's program of this name runs only itself and what is reported as separate facts."""
-    if _runs_by_option(name, args) or (name in _PLAIN_BUT and not _PLAIN_BUT[name](args)):
-        return False
-    return name in _PLAIN or (name in _PLAIN_WITH and UNKNOWN not in "".join(args) and _PLAIN_WITH[name](args))
 
 
 class Executes(msgspec.Struct, frozen=True, kw_only=True):
@@ -427,7 +267,7 @@ def _of_file(fact: Executed, found: _Collected, made: frozenset[str], unpacker: 
 def _of_search(fact: Searched, found: _Collected) -> None:
     if UNKNOWN in fact.path:
         what = "modules" if fact.modules else "programs"
-        found.unbound(f"where {what} are looked for is only known when it runs", fact)
+        found.unbound(only_known_later(f"where {what} are searched for"), fact)
     elif not fact.modules:
         found.add("searched", fact.path)
     if fact.modules:
@@ -450,7 +290,7 @@ def _of_name(fact: Import | Call | Attribute, found: _Collected, made: frozenset
         case Call(name=name, literal=literal) if name.endswith(".executescript") or (
             name.endswith(_TAKES_TEXT) and not literal
         ):
-            found.unbound("it runs statements that are only known when it runs", fact)
+            found.unbound(only_known_later("which statements it runs"), fact)
 
 
 def _of_command(fact: Command, found: _Collected, *, bare: bool) -> None:
@@ -468,12 +308,12 @@ def _of_command(fact: Command, found: _Collected, *, bare: bool) -> None:
     if interpreter(name) == "python" and _imports_by_option(args):
         found.unbound("an option has Python import or load something else", fact)
     if name in ("test", "[", "unset") and _is_named_by_data(args):
-        found.unbound("the name of a variable is only known when it runs, and may run anything", fact)
+        found.unbound(only_known_later("which variable it names") + ", and such a name may run anything", fact)
     if name in RUNNERS:
         found.add("unbound", f"{name} runs what its files say, and what those include or run is not bound")
     if UNKNOWN in name:
         return
-    if name not in _BUILTINS and interpreter(name) not in ("shell", "python") and not is_plain(name, args):
+    if name not in _BUILTINS and interpreter(name) not in ("shell", "python") and not is_self_contained(name, args):
         found.add("opaque", name)
     if not fact.path and not (name in _BUILTINS and (via[-1].endswith(" -c") if via else bare)):
         found.add("programs", Executed(path=name, directory=fact.directory, args=(*args, *fact.given)))
@@ -492,7 +332,7 @@ def _of_variable(fact: Assigned, found: _Collected) -> None:
     name, value = fact.name, fact.value
     file = Executed(path=value, directory=fact.directory, how="script")
     if name == UNKNOWN or (name in SEARCHES and value == UNKNOWN):
-        found.unbound("which variables it sets is only known when it runs", fact)
+        found.unbound(only_known_later("which variables it sets"), fact)
         return
     if name in SEARCHES or name == "IFS" or not value:
         return
@@ -573,11 +413,11 @@ def _unknowable(fact: Executed) -> str:
 
     path = fact.path
     if UNKNOWN in path or re.search(r"[*?]|\A/dev/fd/|\A/proc/(?:self|thread-self|\d+)/", path):
-        return "which file it runs is only known when it runs"
+        return only_known_later("which file it runs")
     if (fact.directory is None or LOGIN in fact.via) and path[:1] not in ("/", "~"):
-        return "in which directory it runs a file is only known when it runs"
+        return only_known_later("in which directory it runs a file")
     if any(each in _OTHER_ROOT for each in fact.via):
-        return "in which root directory it runs a file is only known when it runs"
+        return only_known_later("in which root directory it runs a file")
     return ""
 
 

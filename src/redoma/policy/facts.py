@@ -117,6 +117,11 @@ class Unbound(Fact, frozen=True, kw_only=True):
     why: str
 
 
+def only_known_later(what: str) -> str:
+    """Return the sentence that says why something can't be determined from the text: "which file it runs"."""
+    return f"{what} is only known when it runs"
+
+
 class Function(Fact, frozen=True, kw_only=True):
     """A function that a script defines: a command of the same name may be a call of it."""
 

@@ -11,7 +11,18 @@ from typing import NamedTuple
 
 from ..lib.patterns import lazy_pattern
 from ..models import Request
-from .facts import UNKNOWN, Assigned, Attribute, Call, Command, Fact, Trait, names, runs_elsewhere
+from .facts import (
+    UNKNOWN,
+    Assigned,
+    Attribute,
+    Call,
+    Command,
+    Fact,
+    Trait,
+    names,
+    only_known_later,
+    runs_elsewhere,
+)
 from .options import Item, grammar_of, walk
 from .reading import Reading
 
@@ -121,9 +132,9 @@ def _hidden(request: Request, facts: Sequence[Fact], commands: Sequence[Command]
         named = _after_options(command)
         places = [command.directory or UNKNOWN, *command.args[: len(command.args) - len(named)]]
         if any(UNKNOWN in place or _GLOB.search(place) for place in places):
-            yield "in which directory git runs is only known when it runs"
+            yield only_known_later("in which directory git runs")
         if UNKNOWN in next(iter(named), ""):
-            yield "which of git's commands it runs is only known when it runs"
+            yield only_known_later("which of git's commands it runs")
         if command.directory and command.directory[0] not in "./~" and _LOOP.search(request.text):
             yield "in which directory git runs is not known, because a loop may change it again"
         for wrapper in command.via:

@@ -32,6 +32,7 @@ from ..facts import (
     Trait,
     Unbound,
     normal,
+    only_known_later,
 )
 from ..inner_code import UNKNOWN_WORD, InnerCode, Place, deceptive_characters, quoted
 from . import calls
@@ -450,7 +451,7 @@ class _Reader:
         """
         yield from self.variables(node, name)
         if name in calls.STARTS_COMMANDS and any(keyword.arg is None for keyword in node.keywords):
-            yield Unbound(why="with which variables it starts a program is only known when it runs", **place)
+            yield Unbound(why=only_known_later("with which variables it starts a program"), **place)
         directory = next((keyword.value for keyword in node.keywords if keyword.arg == "cwd"), None)
         where = self.names.text(directory) if directory is not None else None
         for fact in self.commands_of(node, name, place):
@@ -602,7 +603,7 @@ class _Reader:
             statement = self.argument(node, 0, "sql", "query", "operation", "statement")
             text = self.names.text(statement) if statement is not None else None
             if text is None and self.connections:
-                yield Unbound(why="it runs statements that are only known when it runs", **place)
+                yield Unbound(why=only_known_later("which statements it runs"), **place)
             if self.is_statement(node, text) and not (text is not None and _READS.match(text)):
                 yield Trait(name="python.database-write", **place)
         elif name.endswith(calls.TABLE_READERS) and any(map(_ADDRESS.match, self.paths(next(iter(node.args), None)))):
