@@ -19,7 +19,7 @@ from operator import itemgetter
 
 from ...lib.patterns import lazy_pattern
 from ..facts import UNKNOWN
-from .tree import own_places, position
+from .tree import position, redefined_spans
 
 _BUILTINS = frozenset({*dir(builtins), "__builtins__"})
 _MAX_LINKS = 50
@@ -44,27 +44,13 @@ _INNER_MODULE = lazy_pattern(
     r"(?:\w+\.)+?_?((?:os|posix|subprocess|builtins|pty|ctypes|sys|importlib|runpy|pickle|marshal)(?:\..*)?)", re.DOTALL
 )
 _NAMING = (ast.Name, ast.Attribute, ast.Call, ast.Subscript, ast.NamedExpr, ast.Await)
+_IMPORTERS = frozenset({"importlib.import_module", "importlib.__import__", "__import__"})
 _LIST_GROWERS = frozenset({"append", "extend"})
 _LIST_CHANGERS = frozenset({"insert", "pop", "remove", "reverse", "clear", "sort"})
 _PATH_JOINERS = frozenset({"pathlib.Path", "pathlib.PurePath", "pathlib.PosixPath", "os.path.join"})
 _PATH_KEEPERS = frozenset(
     {"os.path.expanduser", "os.path.abspath", "os.path.realpath", "os.fspath", "shlex.quote"}
 )  # functions whose result refers to the same file
-
-
-_Span = tuple[tuple[int, int], tuple[int, int]]
-"""A start and an end position."""
-
-
-def _join_spans(places: Sequence[_Span]) -> list[_Span]:
-    """Return these spans, sorted, with overlapping and adjacent ones joined."""
-    apart: list[_Span] = []
-    for start, end in sorted(places):
-        if apart and start <= apart[-1][1]:
-            apart[-1] = apart[-1][0], max(end, apart[-1][1])
-        else:
-            apart.append((start, end))
-    return apart
 
 
 class Names:
@@ -99,9 +85,7 @@ class Names:
             if node.__class__ in _BINDING:
                 self._note(node)
         shadowed = _BUILTINS & self._stores.keys()
-        self._redefined = (
-            {name: _join_spans(places) for name, places in own_places(nodes, shadowed).items()} if shadowed else {}
-        )
+        self._redefined = redefined_spans(nodes, shadowed) if shadowed else {}
         """Built-in names that the program redefines, each with the spans where that certainly holds."""
 
     # -- collecting ---------------------------------------------------------------------------------------------
@@ -353,9 +337,7 @@ class Names:
         return "=" + (module.partition(".")[0] if top else module), ""
 
     def _imports(self, function: ast.expr) -> bool:
-        return not {"importlib.import_module", "importlib.__import__", "__import__"}.isdisjoint(
-            self.full_names(function)
-        )
+        return not _IMPORTERS.isdisjoint(self.full_names(function))
 
     def _is_importer(self, function: ast.expr) -> bool:
         """Whether a name is an alias of a function that imports."""
@@ -479,7 +461,15 @@ class Names:
         match call:
             case ast.Call(func=ast.Name(id="chr"), args=[ast.Constant(value=int(code))]) if 0 < code < 0x110000:
                 return chr(code)
-            case ast.Call(func=ast.Name(id="str"), args=[value, *_]):
+            case (
+                ast.Call(func=ast.Name(id="str"), args=[value, *_])
+                | ast.Call(func=ast.Attribute(attr="decode" | "encode", value=value))
+                | ast.Call(
+                    func=ast.Attribute(attr="strip" | "expanduser" | "resolve" | "absolute", value=value), args=[]
+                )
+                # Another file, in the same directory.
+                | ast.Call(func=ast.Attribute(attr="with_name" | "with_stem" | "with_suffix", value=value), args=[_])
+            ):
                 return self.text(value)
             case ast.Call(
                 func=ast.Attribute(attr="join", value=ast.Constant(value=str(glue))),
@@ -491,16 +481,8 @@ class Names:
             case ast.Call(func=ast.Attribute(attr="replace", value=value), args=[old, new]):
                 whole, before, after = (self.text(part) for part in (value, old, new))
                 return None if whole is None or before is None or after is None else whole.replace(before, after)
-            case ast.Call(func=ast.Attribute(attr="decode" | "encode", value=value)):
-                return self.text(value)
-            case ast.Call(
-                func=ast.Attribute(attr="strip" | "expanduser" | "resolve" | "absolute", value=value), args=[]
-            ):
-                return self.text(value)
             case ast.Call(func=ast.Attribute(attr="joinpath", value=value), args=parts):
                 return self._joined_path([value, *parts])
-            case ast.Call(func=ast.Attribute(attr="with_name" | "with_stem" | "with_suffix", value=value), args=[_]):
-                return self.text(value)  # another file, in the same directory
         return self._fold_path(call)
 
     def _fold_path(self, call: ast.Call) -> str | None:
