@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Sequence
+from typing import TypedDict
 
 import msgspec
 
@@ -51,6 +52,14 @@ class Fact(msgspec.Struct, frozen=True, kw_only=True):
     line: int = 0
     column: int = 0
     text: str = ""
+
+
+class Place(TypedDict, total=False):
+    """Where a fact is: the fields that all facts share."""
+
+    line: int
+    column: int
+    text: str
 
 
 class Command(Fact, frozen=True, kw_only=True):

@@ -23,12 +23,13 @@ from ..facts import (
     Command,
     Fact,
     Import,
+    Place,
     Trait,
     Unbound,
     normal,
     position,
 )
-from ..inner_code import UNKNOWN_WORD, InnerCode, Place, deceptive_characters, quoted
+from ..inner_code import UNKNOWN_WORD, InnerCode, deceptive_characters, quoted
 from . import calls
 from .names import Names, arguments_of, module_name, named, text_of
 

@@ -29,12 +29,13 @@ from ..facts import (
     Executed,
     Fact,
     Import,
+    Place,
     Trait,
     Unbound,
     normal,
     only_known_later,
 )
-from ..inner_code import UNKNOWN_WORD, InnerCode, Place, deceptive_characters, quoted
+from ..inner_code import UNKNOWN_WORD, InnerCode, deceptive_characters, quoted
 from . import calls
 from .names import Names, module_of
 from .tree import MAX_COMPILED, all_nodes, bound_in, must_compile, parse, statements_of

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ..facts import MAX_DEPTH, UNKNOWN, Fact, Trait
+from ..facts import MAX_DEPTH, UNKNOWN, Fact, Place, Trait
 from .commands import Commands, Feed
 from .reader import read
 from .source import MAX_SOURCE, prepare
@@ -87,7 +87,7 @@ def facts_of_argv(
         return [Trait(name="source.too-deep")]
     commands = Commands(depth, Feed(stdin) if fed else None)
     commands.begin_with(environment or {})
-    at = (0, 0, " ".join(argv)[:200])
+    at: Place = {"line": 0, "column": 0, "text": " ".join(argv)[:200]}
     if sum(map(len, argv)) > MAX_SOURCE:
         commands.trait("source.too-large", at)
         argv = argv[:1]

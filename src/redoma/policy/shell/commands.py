@@ -13,7 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from ...lib.patterns import lazy_pattern
-from ..facts import UNKNOWN, Assigned, Command, Executed, Fact, Searched, Trait, moved, normal
+from ..facts import UNKNOWN, Assigned, Command, Executed, Fact, Place, Searched, Trait, moved, normal
 from ..globs import root_paths
 from ..options import DECLARES
 from .interpreters import Code, Run, Script, interpreter
@@ -46,9 +46,6 @@ MAX_WORK = 3_000_000
 """The budget of `Work`, in characters."""
 _PIECE, _COMMAND = 1000, 100
 """What a piece of code and a command cost in addition to their characters."""
-
-Place = tuple[int, int, str]
-"""Line, column and text of the command in the source."""
 
 CHDIR = frozenset({"cd", "pushd", "popd"})
 _SETTERS = DECLARES | {"read", "printf", "mapfile", "readarray", "getopts", "unset", "let", "wait"}
@@ -135,7 +132,7 @@ class Commands:
         """Whether something may have set any variable at all."""
         self.gave_up = False
         """Whether it has been reported that some nested code isn't read."""
-        self.exported: set[tuple[str, str, Place]] = set()
+        self.exported: set[tuple[object, ...]] = set()
         """The name, value and place of each variable that was reported as set for a program."""
         self.pieces = 0
         """How many pieces of nested code have been read."""
@@ -157,8 +154,7 @@ class Commands:
 
     def trait(self, name: str, at: Place) -> None:
         """Report a trait."""
-        line, column, text = at
-        self.facts.append(Trait(name=name, line=line, column=column, text=text))
+        self.facts.append(Trait(name=name, **at))
 
     def report(
         self,
@@ -170,21 +166,17 @@ class Commands:
         written: str = "",
     ) -> None:
         """Report a command, run in the current directory with the current input. `written`: its name as written."""
-        line, column, text = at
         paths = dict.fromkeys([*writes, *[each for path in writes for each in root_paths(path)]]) if writes else ()
-        path = written if "/" in written else ""
         self.facts.append(
             Command(
                 name=name,
                 args=args,
                 writes=tuple(paths),
                 via=via,
-                path=path,
+                path=written if "/" in written else "",
                 given=self.input_file(),
                 directory=self.cwd(),
-                line=line,
-                column=column,
-                text=text,
+                **at,
             )
         )
 
@@ -192,22 +184,18 @@ class Commands:
         """Return the fact that a file is run, in the current directory."""
         # The results of a search or a glob may be different files when the command runs.
         known = UNKNOWN if path.found or path.glob else path.text
-        line, column, text = at
-        return Executed(path=known, directory=self.cwd(), how=how, via=via, line=line, column=column, text=text)
+        return Executed(path=known, directory=self.cwd(), how=how, via=via, **at)
 
     def variable_fact(self, name: str, value: str, at: Place) -> Assigned:
         """Return the fact that a variable is set for programs."""
-        line, column, text = at
-        return Assigned(name=name, value=value, directory=self.cwd(), line=line, column=column, text=text)
+        return Assigned(name=name, value=value, directory=self.cwd(), **at)
 
     def set(self, name: str, values: Sequence[Value]) -> None:
         """Remember the possible values of a variable, or that they aren't known."""
         if self.constants and name not in self.volatile:
             self.variables.set(name, values)
         elif name != "PWD" and any(word.argument for value in values for word in value):
-            self.variables.set(
-                name, [unknown_argument()]
-            )  # `local x=$1`: the value is unknown, but comes from an argument
+            self.variables.set(name, [unknown_argument()])  # `local x=$1`: unknown, but from an argument
         else:
             self.variables.forget(name)
 
@@ -460,12 +448,13 @@ class Commands:
             self.trait("shell.environment-hook", at)
         for variable, value in settings:
             if variable in SEARCHES:
-                self.facts.append(Searched(path=value, modules=variable != "PATH", text=at[2]))
+                self.facts.append(Searched(path=value, modules=variable != "PATH", text=at["text"]))
         if name in DECLARES and any(UNKNOWN in arg.partition("=")[0] for arg in args):
             self.facts.append(self.variable_fact(UNKNOWN, UNKNOWN, at))  # export $(cat file)
         for variable, value in settings:
-            if (variable, value, at) not in self.exported:  # `env A=1 env B=2 …` is unwrapped layer by layer
-                self.exported.add((variable, value, at))
+            key = variable, value, *at.values()
+            if key not in self.exported:  # `env A=1 env B=2 …` is unwrapped layer by layer
+                self.exported.add(key)
                 self.facts.append(self.variable_fact(variable, value, at))
 
     def chdir(self, name: str, args: tuple[str, ...]) -> None:
@@ -621,9 +610,8 @@ class Commands:
 
     def adopt(self, facts: Sequence[Fact], at: Place, via: tuple[str, ...], *, same_shell: bool) -> None:
         """Add the facts of nested code, at the position of the command that runs it."""
-        line, column, text = at
         for fact in facts:
-            found = replace(fact, line=line, column=column, text=fact.text or text)
+            found = replace(fact, line=at["line"], column=at["column"], text=fact.text or at["text"])
             if isinstance(found, (Command, Executed)):
                 found = replace(found, via=(*via, *found.via))
             if isinstance(found, (Command, Executed, Assigned)) and not same_shell:  # it starts in this directory

@@ -9,11 +9,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ...lib.patterns import lazy_pattern
-from ..facts import MAX_DEPTH, UNKNOWN, Fact, Function, Searched, Trait, Unbound, normal, position
-from .commands import CHDIR, Commands, Deferred, Feed, Place, Work
+from ..facts import MAX_DEPTH, UNKNOWN, Fact, Function, Place, Searched, Trait, normal, position
+from .commands import CHDIR, Commands, Deferred, Feed, Work
 from .programs import KNOWN_COMMANDS, SUBSCRIPT, is_network_path
 from .source import HEREDOC_PATH, Heredoc, Source, parseable, prepare
-from .sums import WHY
 from .variables import (
     EXPANSION,
     SEARCHES,
@@ -77,8 +76,7 @@ def read(
     `deferred` receives the commands that depend on arguments of the outer script.
     """
     if depth > MAX_DEPTH:
-        line, column, text = place or (0, 0, "")
-        return [Trait(name="source.too-deep", line=line, column=column, text=text)]
+        return [Trait(name="source.too-deep", **(place or {}))]
     prepared = prepare(source)
     reader = _Reader(prepared, depth, place, feed, constants=constants, work=work)
     if shared is not None:
@@ -87,8 +85,7 @@ def read(
         reader.deferred[""] = deferred
     reader.begin_with(environment or {})
     reader.start(params, given)
-    for line, column, text in reader.sums.on_data():
-        reader.facts.append(Unbound(why=WHY, line=line, column=column, text=text))
+    reader.facts += reader.sums.on_data()
     if not (reader.unsure and constants):
         return reader.facts
     # Something in the script may set any variable. So it is read twice: the first reading trusts the known values, the
@@ -180,9 +177,12 @@ class _Reader(Commands):
                 self.set(name, [params[1:]])
         for name, offset in self.source.problems:
             line, column = position(self.source.original, offset)
-            self.trait(name, self.place or (line, column, self.source.original[offset : offset + 40]))
+            text = self.source.original[offset : offset + 40]
+            self.trait(name, self.place or {"line": line, "column": column, "text": text})
         if redirection_sets_hook(self.source.text):
-            self.trait("shell.environment-hook", self.place or (1, 1, self.source.original[:40]))
+            self.trait(
+                "shell.environment-hook", self.place or {"line": 1, "column": 1, "text": self.source.original[:40]}
+            )
         self.walk(parse(self.data))
         self.settle()
 
@@ -198,10 +198,10 @@ class _Reader(Commands):
             return self.place
         if self.verbatim:
             row, column = node.start_point
-            return row + 1, column + 1, self.text(node)[:200]
+            return {"line": row + 1, "column": column + 1, "text": self.text(node)[:200]}
         offset = node.start_byte if self.ascii else len(self.data[: node.start_byte].decode("utf-8", "replace"))
         line, column = self.source.position(offset)
-        return line, column, self.text(node)[:200]
+        return {"line": line, "column": column, "text": self.text(node)[:200]}
 
     def expand(self, node: Node) -> Word:
         return Expander(self.variables).text(node)
@@ -750,7 +750,7 @@ class _Reader(Commands):
         for value in values:
             parts = merge(value).text.split(":")
             path = ":".join(part for part in parts if not own or part != UNKNOWN)
-            self.facts.append(Searched(path=path, modules=name != "PATH", text=self.at(node)[2]))
+            self.facts.append(Searched(path=path, modules=name != "PATH", text=self.at(node)["text"]))
 
 
 _HANDLERS: Mapping[str, Callable[[_Reader, Node], Items]] = {
