@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 from ..lib.patterns import lazy_pattern
 from .facts import UNKNOWN, names
-from .levels import LOOKING
+from .levels import READ_ONLY
 from .options import AWKS, SEDS, TARS, sed_scripts, values_of
 
 SELF_CONTAINED_MODULES = names("""
@@ -111,7 +111,7 @@ def _are_known_scripts(args: Sequence[str]) -> bool:
 
 
 _SELF_CONTAINED: dict[str, tuple[_Check, ...]] = {
-    **dict.fromkeys(LOOKING, ()),
+    **dict.fromkeys(READ_ONLY, ()),
     **dict.fromkeys(
         names("""
             lsof ss netstat ifconfig ping dig nslookup host hostname dmesg xxd date zgrep zstdcat shuf iconv tree file

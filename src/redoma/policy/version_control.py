@@ -29,7 +29,7 @@ from .reading import Reading
 PROGRAMS = frozenset({"git", "hg"})
 
 
-_LOOKING = names("""
+_READ_ONLY = names("""
     annotate archive blame branch cat cat-file check-attr check-ignore check-mailmap cherry config count-objects
     describe diff diff-files diff-index diff-tree files for-each-ref format-patch fsck grep help id identify log
     ls-files ls-remote ls-tree manifest merge-base name-rev patch-id range-diff reflog remote rev-list rev-parse root
@@ -94,7 +94,7 @@ def only_looks(command: Command) -> bool:
     """Return whether a command doesn't change the repository, apart from Git's cache of file states. Also True if that
     isn't known: True is the safe answer, because then the programs that the repository configures aren't run."""
     name = next(iter(_after_options(command)), UNKNOWN)
-    return name in _LOOKING or UNKNOWN in name
+    return name in _READ_ONLY or UNKNOWN in name
 
 
 def may_enter_submodules(command: Command) -> bool:

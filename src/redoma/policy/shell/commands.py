@@ -22,13 +22,13 @@ from .programs import (
     DATABASES,
     INLINE_CODE,
     KNOWN_COMMANDS,
-    PARTICULAR,
+    PROGRAMS_WITH_TRAITS,
     RUNNERS,
     WRITERS,
     copied,
     is_network_path,
-    particular,
     plans,
+    program_traits,
     takes_statements,
     targets,
 )
@@ -53,7 +53,7 @@ _SETS_VARIABLES = DECLARES | {"env", "sudo", "doas"}
 _RUNS_HERE = frozenset({"eval", "source", "."})
 _KNOWN = frozenset(
     {*_SETTERS, *_SETS_VARIABLES, *_RUNS_HERE, *CHDIR, "alias", "trap", "tee", *FETCHERS, *DATABASES}
-    | {*PARTICULAR, *WRITERS, *WRAPPERS, *RUNNERS}
+    | {*PROGRAMS_WITH_TRAITS, *WRITERS, *WRAPPERS, *RUNNERS}
 )
 """Every command name that needs special treatment, except interpreters, whose names may include versions."""
 _STDIN_PATHS = frozenset({"-", "/dev/stdin", "/dev/fd/0", "/proc/self/fd/0"})
@@ -424,9 +424,9 @@ class Commands:
 
     def report_effects(self, name: str, args: tuple[str, ...], at: Place) -> None:
         """Report the traits of a command with a special meaning, and record what it changes for later commands."""
-        if name in PARTICULAR:
+        if name in PROGRAMS_WITH_TRAITS:
             fed = None if self.feed is None else self.feed.text or "!"  # unknown input may contain `!`
-            for trait in particular(name, args, fed):
+            for trait in program_traits(name, args, fed):
                 self.trait(trait, at)
         if any(map(is_network_path, args)):
             self.trait("shell.network-redirect", at)
