@@ -69,8 +69,8 @@ _LOADING_METHODS = tuple(
         load_extension enable_load_extension subprocess_exec subprocess_shell set_executable load_module exec_module
     """)
 )
-_TAKES_TEXT = (".eval", ".query")
-_INNARDS = lazy_pattern(
+_STATEMENT_METHODS = (".eval", ".query")
+_REACHES_ANYTHING = lazy_pattern(
     r"(?:\A|\.)(?:__(?:subclasses|globals|builtins|loader|spec|path|self|code|closure|build_class)__"
     r"|f_(?:globals|builtins|back)|[gc][ir]_frame|tb_frame)(?:\W|\Z)"
     r"|\Aimportlib\.(?!(?:(?:import_module|__import__|reload|invalidate_caches|metadata|resources)(?:\.|\Z)))"
@@ -96,17 +96,18 @@ _UNBOUND = {
     "source.too-deep": "it is nested too deeply to be read",
 }
 _CHANGES_DIRECTORY = names("os.chdir os.fchdir contextlib.chdir")
+_RUNS_WHAT_IT_WRITES = "it writes a file, and then runs it"
 _SETS_HOOK = "a variable makes programs run something else"
 _START_UP = ("BASH_ENV", "ENV")
 """Variables that name a script which a shell runs when it starts."""
-_MOVES = names("""
+_MAY_DECIDE_FILES = names("""
     HOME XDG_CONFIG_HOME SHELL PYTHONWARNINGS CURL_HOME GNUPGHOME ZIPOPT MYSQL_HOME LIBMYSQL_PLUGIN_DIR RSH
     SYSTEM_WGETRC
 """)
 """Variables that may determine which files programs run, in addition to those that `is_hook` knows. They are too common
 for a rule to ask about them."""
-_TAME_SHELL = lazy_pattern(r"/(?:usr/)?bin/(?:ba|da|z|k)?sh\Z")
-_OF_REQUEST = ("PATH", "HOME", "PYTHONPATH")
+_USUAL_SHELL = lazy_pattern(r"/(?:usr/)?bin/(?:ba|da|z|k)?sh\Z")
+_USED_ANYWAY = ("PATH", "HOME", "PYTHONPATH")
 """Variables of a request whose values are used anyway when its files are searched for."""
 _SETTINGS = {
     "scp": (".ssh/config",),
@@ -160,8 +161,8 @@ def executes(request: Request, *, live_input: bool = False, reading: Reading | N
         facts = (reading or Reading(request)).with_input(live_input=live_input)
     except Exception as error:  # as in `evaluate`
         return Executes(unbound=(f"it could not be read ({type(error).__name__})",))
-    own = (Assigned(name=name, value=value) for name, value in request.env.items() if name not in _OF_REQUEST)
-    return _of([*facts, *own], bare=request.language == "bash")
+    own = (Assigned(name=name, value=value) for name, value in request.env.items() if name not in _USED_ANYWAY)
+    return _executed([*facts, *own], bare=request.language == "bash")
 
 
 def executed_by(source: str, language: str) -> Executes:
@@ -174,15 +175,15 @@ def executed_by_words(words: Sequence[str]) -> Executes:
     return executes(Request(argv=tuple(words), language="command"))
 
 
-def _may_load(name: str) -> bool:
+def _may_run_files(name: str) -> bool:
     """Return whether this name, or one that it is an attribute of, may run files that can't be determined."""
-    whole = name.partition("(")[0].partition("[")[0]
-    parts = whole.split(".")
-    begins = (".".join(parts[: at + 1]) for at in range(len(parts)))
-    return any(each in _LOADERS for each in begins) or name.endswith(_LOADING_METHODS) or bool(_INNARDS.search(name))
+    if name.endswith(_LOADING_METHODS) or _REACHES_ANYTHING.search(name):
+        return True
+    parts = name.partition("(")[0].partition("[")[0].split(".")
+    return any(".".join(parts[: at + 1]) in _LOADERS for at in range(len(parts)))
 
 
-def _runs(name: str) -> bool:
+def _runs_its_argument(name: str) -> bool:
     """Return whether this function runs code, commands or modules. What it runs is known if it is called directly, but
     not if it is passed on as a value."""
     from .python.calls import CODE_CALLS, IMPORTERS, STARTS_COMMANDS
@@ -207,39 +208,39 @@ class _Collected:
         return Executes(**sets, **{field: tuple(found) for field, found in self.fields.items()})  # type: ignore[arg-type]
 
 
-def _of(facts: Sequence[Fact], *, bare: bool) -> Executes:
+def _executed(facts: Sequence[Fact], *, bare: bool) -> Executes:
     """Return what these facts execute. `bare`: whether a command by a bare name may be a builtin of the shell."""
     found = _Collected()
     # A script that sources another one is read twice, the second time without trusting `cd`. A file whose directory is
     # known from the first reading needs no second entry.
-    known = {_written(fact) for fact in facts if isinstance(fact, Executed) and fact.directory is not None}
+    known = {_reading_key(fact) for fact in facts if isinstance(fact, Executed) and fact.directory is not None}
     assigned = {
         fact.name if fact.text == "" else fact.text
         for fact in facts
         if isinstance(fact, Assigned) and fact.name != "IFS"
     }
-    assigned |= {*_OF_REQUEST, *(fact.text for fact in facts if isinstance(fact, Searched))}
-    made = _made(facts)
+    assigned |= {*_USED_ANYWAY, *(fact.text for fact in facts if isinstance(fact, Searched))}
+    written = _written_paths(facts)
     unpacker = next((fact.name for fact in facts if isinstance(fact, Command) and _writes_anything(fact)), "")
     moved = any(isinstance(fact, (Call, Attribute)) and fact.name in _CHANGES_DIRECTORY for fact in facts)
     for fact in facts:
         match fact:
             case Executed(via=via) if not runs_elsewhere(via):
-                if fact.directory is None and _written(fact) in known:
+                if fact.directory is None and _reading_key(fact) in known:
                     continue
                 if moved and fact.how != "module":
                     fact = msgspec.structs.replace(fact, directory=None)
-                _of_file(fact, found, made, unpacker)
+                _add_file(fact, found, written, unpacker)
             case Command(via=via) if runs_elsewhere(via):
                 found.add("unbound", f"{via[0]} runs it elsewhere, and the files there are not bound")
             case Command():
-                _of_command(fact, found, bare=bare)
+                _add_command(fact, found, bare=bare)
             case Assigned():
-                _of_variable(fact, found)
+                _add_variable(fact, found)
             case Searched():
-                _of_search(fact, found)
+                _add_search_path(fact, found)
             case Import() | Call() | Attribute():
-                _of_name(fact, found, made)
+                _add_name(fact, found, written)
             case Unbound(why=why):
                 found.unbound(why, fact)
             case Trait(name="shell.environment-hook") if fact.text not in assigned:
@@ -251,10 +252,10 @@ def _of(facts: Sequence[Fact], *, bare: bool) -> Executes:
     return found.result()
 
 
-def _of_file(fact: Executed, found: _Collected, made: frozenset[str], unpacker: str) -> None:
-    """Add a file. `made`: the paths that the request writes. `unpacker`: a program that may write any file, or ""."""
-    why = _unknowable(fact) or _is_made(fact, made)
-    if unpacker and not why and not fact.path.startswith(_SYSTEMS):
+def _add_file(fact: Executed, found: _Collected, written: frozenset[str], unpacker: str) -> None:
+    """Add a file. `written`: the paths that the request writes. `unpacker`: a program that may write any file, or ""."""
+    why = _why_unknown(fact) or _why_written(fact, written)
+    if unpacker and not why and not fact.path.startswith(_SYSTEM_DIRECTORIES):
         why = f"{unpacker} may write it first"
     if why:
         found.unbound(why, fact)
@@ -264,7 +265,7 @@ def _of_file(fact: Executed, found: _Collected, made: frozenset[str], unpacker: 
         found.add("unbound", f"{fact.path} is in a language that is not read here: what it loads is not bound")
 
 
-def _of_search(fact: Searched, found: _Collected) -> None:
+def _add_search_path(fact: Searched, found: _Collected) -> None:
     if UNKNOWN in fact.path:
         what = "modules" if fact.modules else "programs"
         found.unbound(only_known_later(f"where {what} are searched for"), fact)
@@ -274,27 +275,25 @@ def _of_search(fact: Searched, found: _Collected) -> None:
         found.add("libraries", *(part for part in fact.path.split(":") if part and UNKNOWN not in part))
 
 
-def _of_name(fact: Import | Call | Attribute, found: _Collected, made: frozenset[str]) -> None:
+def _add_name(fact: Import | Call | Attribute, found: _Collected, written: frozenset[str]) -> None:
     """Add what a name of a Python program imports, or why that can't be known."""
-    match fact:
-        case Import(name=name) if UNKNOWN not in name and name.strip("."):
+    name = fact.name
+    if isinstance(fact, Import):
+        if UNKNOWN not in name and name.strip("."):
             found.add("imported", name)
-            if not made.isdisjoint(modules(name.strip("."))):
-                found.unbound("it writes a file, and then runs it", fact)
-        case Call(name=name, literal=literal) if _may_load(name) and not (
-            literal and name in ("exec", "eval", "compile")
-        ):
-            found.unbound("it may run or import files that are not bound", fact)
-        case Attribute(name=name) if _may_load(name) or _runs(name):
+            if not written.isdisjoint(modules(name.strip("."))):
+                found.unbound(_RUNS_WHAT_IT_WRITES, fact)
+    elif isinstance(fact, Attribute):
+        if _may_run_files(name) or _runs_its_argument(name):
             found.unbound("it may run or import files that are not bound, or pass on a function that does", fact)
-        case Call(name=name, literal=literal) if name.endswith(".executescript") or (
-            name.endswith(_TAKES_TEXT) and not literal
-        ):
-            found.unbound(only_known_later("which statements it runs"), fact)
+    elif _may_run_files(name) and not (fact.literal and name in ("exec", "eval", "compile")):
+        found.unbound("it may run or import files that are not bound", fact)
+    elif name.endswith(".executescript") or (name.endswith(_STATEMENT_METHODS) and not fact.literal):
+        found.unbound(only_known_later("which statements it runs"), fact)
 
 
-def _of_command(fact: Command, found: _Collected, *, bare: bool) -> None:
-    """Add what a command runs: its program, and the files that the program reads first. `bare`: see `_of`."""
+def _add_command(fact: Command, found: _Collected, *, bare: bool) -> None:
+    """Add what a command runs: its program, and the files that the program reads first. `bare`: see `_executed`."""
     from .shell.interpreters import interpreter, start_ups
     from .shell.programs import RUNNERS
 
@@ -307,7 +306,7 @@ def _of_command(fact: Command, found: _Collected, *, bare: bool) -> None:
         found.add("settings", Executed(path=f"~/{file}", how="data"))
     if interpreter(name) == "python" and _imports_by_option(args):
         found.unbound("an option has Python import or load something else", fact)
-    if name in ("test", "[", "unset") and _is_named_by_data(args):
+    if name in ("test", "[", "unset") and _names_unknown_variable(args):
         found.unbound(only_known_later("which variable it names") + ", and such a name may run anything", fact)
     if name in RUNNERS:
         found.add("unbound", f"{name} runs what its files say, and what those include or run is not bound")
@@ -326,7 +325,7 @@ def _imports_by_option(args: Sequence[str]) -> bool:
     return bool(categories) or any(value.startswith(("presite", "pycache_prefix")) for value in values_of(args, "-X"))
 
 
-def _of_variable(fact: Assigned, found: _Collected) -> None:
+def _add_variable(fact: Assigned, found: _Collected) -> None:
     from .shell.variables import SEARCHES, is_hook
 
     name, value = fact.name, fact.value
@@ -336,35 +335,41 @@ def _of_variable(fact: Assigned, found: _Collected) -> None:
         return
     if name in SEARCHES or name == "IFS" or not value:
         return
-    if name in _START_UP and not re.search(r"[$`\0]", value) and _unknowable(file) == "":
+    if name in _START_UP and not re.search(r"[$`\0]", value) and _why_unknown(file) == "":
         if name == "BASH_ENV" or "/" in value:
             found.add("files", msgspec.structs.replace(file, language="shell"))
         else:
             found.add("mentioned", file)  # ENV=production
-    elif is_hook(name, value, value) or name in _START_UP or _moves(name, value):
+    elif is_hook(name, value, value) or name in _START_UP or _may_decide_files(name, value):
         found.add("unbound", f"{_SETS_HOOK}: {name}")
     elif UNKNOWN not in value:
         found.add("mentioned", file)
 
 
-def _moves(name: str, value: str) -> bool:
-    """Return whether one of `_MOVES` has a value that may determine which files programs run."""
+def _may_decide_files(name: str, value: str) -> bool:
+    """Return whether this variable with this value may determine which files programs run."""
     if name == "PYTHONWARNINGS":
         return "." in value  # Python imports the module of the category
-    return name in _MOVES and not (name == "SHELL" and _TAME_SHELL.match(value))
+    return name in _MAY_DECIDE_FILES and not (name == "SHELL" and _USUAL_SHELL.match(value))
 
 
-def _made(facts: Sequence[Fact]) -> frozenset[str]:
+def _written_paths(facts: Sequence[Fact]) -> frozenset[str]:
     """Return the paths that the request writes: by the time they are run, they may have any content."""
     commands = (fact for fact in facts if isinstance(fact, Command) and fact.name not in _KEEPS_CONTENT)
     return frozenset(posixpath.normpath(path) for command in commands for path in command.writes if path)
 
 
-_UNPACKS = names("unzip gunzip bunzip2 unxz unlzma unzstd unlz4 cpio 7z split csplit patch rsync scp wget")
-_DECOMPRESS = names("gzip bzip2 xz lzma zstd lz4 pigz")
-_AWK_WRITES = lazy_pattern(r">|\bclose\b")
-_SED_WRITES = lazy_pattern(r"(?:\A|[0-9/;{}$\s|,#!])[wW]\s*[\w./~-]|/[gpiIme0-9]*w\s")
-_SYSTEMS = ("/usr/", "/bin/", "/sbin/", "/lib", "/etc/")
+_WRITE_ANYTHING = names("unzip gunzip bunzip2 unxz unlzma unzstd unlz4 cpio 7z split csplit patch rsync scp wget")
+_WRITE_ANYTHING_WITH = {
+    **dict.fromkeys(
+        names("gzip bzip2 xz lzma zstd lz4 pigz"), lazy_pattern(r"\A(?:-[A-Za-z0-9]*d|--(?:un)?(?:de)?compress)")
+    ),
+    **dict.fromkeys(AWKS, lazy_pattern(r">|\bclose\b")),
+    **dict.fromkeys(SEDS, lazy_pattern(r"(?:\A|[0-9/;{}$\s|,#!])[wW]\s*[\w./~-]|/[gpiIme0-9]*w\s")),
+    "curl": lazy_pattern(r"\A(?:-[A-Za-z]*[OJ]|--remote-)"),
+}
+"""Programs that write files which their arguments don't name, always or if an argument contains this pattern."""
+_SYSTEM_DIRECTORIES = ("/usr/", "/bin/", "/sbin/", "/lib", "/etc/")
 
 
 def _writes_anything(fact: Command) -> bool:
@@ -373,18 +378,12 @@ def _writes_anything(fact: Command) -> bool:
     name, args = fact.name, fact.args
     if name in TARS:
         return "x" in tar_letters(args)
-    if name in _DECOMPRESS:
-        return any(re.match(r"-[A-Za-z0-9]*d|--(?:un)?(?:de)?compress", arg) for arg in args)
-    if name in AWKS:
-        return any(map(_AWK_WRITES.search, args))
-    if name in SEDS:
-        return any(map(_SED_WRITES.search, args))
-    if name == "curl":
-        return any(re.match(r"-[A-Za-z]*[OJ]|--remote-", arg) for arg in args)
-    return name in _UNPACKS
+    if name in _WRITE_ANYTHING_WITH:
+        return any(map(_WRITE_ANYTHING_WITH[name].search, args))
+    return name in _WRITE_ANYTHING
 
 
-def _is_named_by_data(args: Sequence[str]) -> bool:
+def _names_unknown_variable(args: Sequence[str]) -> bool:
     """Return whether `test -v` or `unset` is given a variable whose name or subscript isn't known."""
     named = [arg for before, arg in itertools.pairwise(args) if before == "-v"]
     return any(UNKNOWN in arg for arg in named) or any(
@@ -392,22 +391,22 @@ def _is_named_by_data(args: Sequence[str]) -> bool:
     )
 
 
-def _is_made(fact: Executed, made: frozenset[str]) -> str:
+def _why_written(fact: Executed, written: frozenset[str]) -> str:
     """Return an objection if the request itself writes the file or a directory above it; empty otherwise."""
     path = posixpath.normpath(placed(fact, fact.path))
-    while made and path not in ("", "/"):
-        if path in made:
-            return "it writes a file, and then runs it"
+    while written and path not in ("", "/"):
+        if path in written:
+            return _RUNS_WHAT_IT_WRITES
         path = posixpath.dirname(path) or ("." if path != "." else "")
     return ""
 
 
-def _written(fact: Executed) -> tuple[object, ...]:
-    """Return a key that is the same for both readings of the same file (see `_of`)."""
+def _reading_key(fact: Executed) -> tuple[object, ...]:
+    """Return a key that is the same for both readings of the same file (see `_executed`)."""
     return fact.path, fact.how, fact.via, fact.line, fact.column
 
 
-def _unknowable(fact: Executed) -> str:
+def _why_unknown(fact: Executed) -> str:
     """Return why the file can't be determined; empty if it can."""
     from .shell.wrappers import LOGIN
 
