@@ -14,18 +14,7 @@ from .evaluate import evaluate, secrets_in
 from .facts import HOST_TRAITS
 from .levels import Leveled, level_of
 from .reading import Reading
-from .rules import (
-    BY_TEXT,
-    PACKS,
-    Permit,
-    Policy,
-    Rule,
-    fingerprint,
-    load,
-    permit_lines,
-    permit_of,
-    verify_permit,
-)
+from .rules import BY_TEXT, PACKS, Permit, Policy, Rule, fingerprint, load, permit_lines, permit_of, verify_permit
 
 __all__ = [
     "BY_TEXT",

@@ -253,7 +253,7 @@ def _executed(facts: Sequence[Fact], *, bare: bool) -> Executes:
 
 
 def _add_file(fact: Executed, found: _Collected, written: frozenset[str], unpacker: str) -> None:
-    """Add a file. `written`: the paths that the request writes. `unpacker`: a program that may write any file, if any."""
+    """Add a file. `written`: the paths that the request writes. `unpacker`: a program that may write any, or ""."""
     why = _why_unknown(fact) or _why_written(fact, written)
     if unpacker and not why and not fact.path.startswith(_SYSTEM_DIRECTORIES):
         why = f"{unpacker} may write it first"

@@ -151,10 +151,7 @@ HOST_TRAITS = {
     "hosts.private": "it can reach an address of this machine, or of a private network",
 }
 """Traits of the hosts that a request names, with their meaning."""
-REQUEST_TRAITS = {
-    **HOST_TRAITS,
-    "packages.install": "packages have to be installed from the index before it runs",
-}
+REQUEST_TRAITS = {**HOST_TRAITS, "packages.install": "packages have to be installed from the index before it runs"}
 """Traits of a request apart from its source, with their meaning. They take effect while the request runs, whether or
 not its changes are applied."""
 

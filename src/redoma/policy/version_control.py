@@ -11,18 +11,7 @@ from typing import NamedTuple
 
 from ..lib.patterns import lazy_pattern
 from ..models import Request
-from .facts import (
-    UNKNOWN,
-    Assigned,
-    Attribute,
-    Call,
-    Command,
-    Fact,
-    Trait,
-    names,
-    only_known_later,
-    runs_elsewhere,
-)
+from .facts import UNKNOWN, Assigned, Attribute, Call, Command, Fact, Trait, names, only_known_later, runs_elsewhere
 from .options import Item, grammar_of, walk
 from .reading import Reading
 

@@ -110,9 +110,7 @@ class Names:
             case "formal_parameters":
                 for parameter in named(node):
                     self._bind(parameter, None, ())
-            case "arrow_function":
-                self._bind(node.child_by_field_name("parameter"), None, ())
-            case "catch_clause":
+            case "arrow_function" | "catch_clause":
                 self._bind(node.child_by_field_name("parameter"), None, ())
             case "for_in_statement":
                 self._bind(node.child_by_field_name("left"), None, ())
@@ -138,12 +136,10 @@ class Names:
                     key = target.child_by_field_name("key")
                     member = self.key(key) if key is not None else UNKNOWN
                     pending.append((target.child_by_field_name("value"), value, (*members, member)))
-                case "object_pattern":
+                case "object_pattern" | "rest_pattern":
                     pending += [(child, value, members) for child in named(target)]
                 case "array_pattern":
                     pending += [(child, value, (*members, UNKNOWN)) for child in named(target)]
-                case "rest_pattern":
-                    pending += [(child, value, members) for child in named(target)]
 
     def _import(self, clause: Node) -> None:
         statement = self._parents.get(clause.id)
@@ -214,14 +210,12 @@ class Names:
                 yield from ("this", "globalThis")
             case "string" if (around := self._parents.get(node.id)) is not None and around.type == "import_statement":
                 yield module_name(self.text(node) or UNKNOWN)
-            case "member_expression":
-                owner, key = node.child_by_field_name("object"), node.child_by_field_name("property")
+            case "member_expression" | "subscript_expression":
+                owner = node.child_by_field_name("object")
+                key = node.child_by_field_name("property") or node.child_by_field_name("index")
                 if owner is not None and key is not None:
-                    yield from self._member(owner, self.key(key))
-            case "subscript_expression":
-                owner, key = node.child_by_field_name("object"), node.child_by_field_name("index")
-                if owner is not None and key is not None:
-                    yield from self._member(owner, self.key(key))
+                    member = self.key(key)
+                    yield from (joined(name, member) for name in self.full_names(owner))
             case "call_expression":
                 yield from self._of_call(node)
             case "new_expression":
@@ -272,10 +266,6 @@ class Names:
                 for member in members:
                     full_name = joined(full_name, member)
                 yield full_name if full_name != UNKNOWN else name
-
-    def _member(self, owner: Node, key: str) -> Iterator[str]:
-        for full_name in self.full_names(owner):
-            yield joined(full_name, key)
 
     def _of_call(self, node: Node) -> Iterator[str]:
         function, given = node.child_by_field_name("function"), arguments_of(node)

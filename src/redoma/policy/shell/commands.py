@@ -217,18 +217,18 @@ class Commands:
                 return
             if self.work.left <= 0:
                 break
-            current, via, directory = todo.pop(0)
-            while current and not current[0].text and current[0].loose:
-                current = current[1:]
-            if current and current[0].text:
-                if len(via) > MAX_WRAPPERS:
+            layer = todo.pop(0)
+            while layer.words and not layer.words[0].text and layer.words[0].loose:
+                layer = layer._replace(words=layer.words[1:])
+            if layer.words and layer.words[0].text:
+                if len(layer.via) > MAX_WRAPPERS:
                     self.trait("source.too-deep", at)
-                elif directory is None:
-                    todo += self.report_layer(current, via, at, writes)
+                elif layer.directory is None:
+                    todo += self.report_layer(layer, at, writes)
                 else:
-                    todo += self.report_layer_in(directory, current, via, at, writes)
+                    todo += self.report_elsewhere(layer, layer.directory, at, writes)
             elif writes:
-                self.report(":", (), writes, via, at)
+                self.report(":", (), writes, layer.via, at)
         self.trait("source.too-deep", at)
 
     def defer(self, words: tuple[Word, ...], at: Place, *, writes: bool = False) -> None:
@@ -300,21 +300,18 @@ class Commands:
                 break
         self.variables, self.feed = variables, feed
 
-    def report_layer_in(
-        self, directory: str, words: tuple[Word, ...], via: tuple[str, ...], at: Place, writes: Sequence[str]
-    ) -> list[Layer]:
+    def report_elsewhere(self, layer: Layer, directory: str, at: Place, writes: Sequence[str]) -> list[Layer]:
         """Report one layer that runs in another directory; return the commands inside it, which run there, too."""
         here = self.variables
         self.variables = here.copy()
         self.chdir("cd", (directory,))
-        inside = self.report_layer(words, via, at, writes)
+        inside = self.report_layer(layer, at, writes)
         self.variables = here
-        return [layer._replace(directory=normal(layer.directory or ".", directory)) for layer in inside]
+        return [each._replace(directory=normal(each.directory or ".", directory)) for each in inside]
 
-    def report_layer(
-        self, words: tuple[Word, ...], via: tuple[str, ...], at: Place, writes: Sequence[str]
-    ) -> list[Layer]:
-        """Report one layer; return the commands inside it."""
+    def report_layer(self, layer: Layer, at: Place, writes: Sequence[str]) -> list[Layer]:
+        """Report one layer, in the current directory; return the commands inside it."""
+        words, via, _ = layer
         name = base(words[0])
         args = tuple([own_or_unknown(word) if name == "rm" else word.text for word in words[1:]])
         self.work.spend(_COMMAND + 3 * sum(map(len, args)))
@@ -328,7 +325,7 @@ class Commands:
             if self.copies and (source := self.copies.get(normal(words[0].text, self.cwd()))):
                 inside.append(Layer((Word(source), *words[1:]), (*via, "copy")))
         if name in _KNOWN or interpreter(name) is not None or is_loader(name):
-            return inside + self.report_known(name, words, args, via, at, writes)
+            return inside + self.report_known(name, layer, args, at, writes)
         # For most programs only the name and arguments matter.
         if any(map(is_network_path, args)):
             self.trait("shell.network-redirect", at)
@@ -337,15 +334,10 @@ class Commands:
         return inside
 
     def report_known(
-        self,
-        name: str,
-        words: tuple[Word, ...],
-        args: tuple[str, ...],
-        via: tuple[str, ...],
-        at: Place,
-        writes: Sequence[str],
+        self, name: str, layer: Layer, args: tuple[str, ...], at: Place, writes: Sequence[str]
     ) -> list[Layer]:
         """Report a command that needs special treatment; return the commands inside it."""
+        words, via, _ = layer
         self.report_effects(name, args, at)
         if name in ("rm", "unlink") and any(
             (word.found or word.makers) and word.text.startswith(UNKNOWN) for word in words[1:]

@@ -364,19 +364,16 @@ class _Reader(Commands):
             self.trait("shell.shadowed-command", self.at(node))
         if body is not None and "&" in self.text(body) and self.calls(body, name) > 1:
             self.trait("shell.fork-bomb", self.at(node))
-        before: list[tuple[Variables, Feed | None]] = []
-        outer: list[str] = []
+        outer: list[tuple[Variables, Feed | None, str]] = []
 
         def enter() -> None:
             self.volatile |= self.forget_mentioned(node)
-            before.append((self.variables.copy(), self.feed))
-            self.variables, self.feed = self.lasting(), self.own_feed  # it may be called from anywhere
-            outer.append(self.function_name)
-            self.function_name = name
+            outer.append((self.variables.copy(), self.feed, self.function_name))
+            # It may be called from anywhere.
+            self.variables, self.feed, self.function_name = self.lasting(), self.own_feed, name
 
         def leave() -> None:
-            self.variables, self.feed = before[0]
-            self.function_name = outer[0]
+            self.variables, self.feed, self.function_name = outer[0]
 
         return [enter, *self.scoped(*node.children[1:], branch=False), leave]
 
@@ -596,10 +593,7 @@ class _Reader(Commands):
             return (expander.text(node),)
 
         first = Expander(self.variables)
-        values = [one(first)]
-        if first.seen:
-            values += (one(Expander(self.variables, picks)) for picks in combinations(first.seen))
-        return values
+        return [one(first), *(one(Expander(self.variables, picks)) for picks in combinations(first.seen))]
 
     def declaration(self, node: Node) -> Items:
         """Handle export, declare, local, readonly, typeset and unset: a command that contains assignments."""
