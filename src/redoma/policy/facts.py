@@ -156,6 +156,19 @@ REQUEST_TRAITS = {**HOST_TRAITS, "packages.install": "packages have to be instal
 not its changes are applied."""
 
 
+SOURCE_TRAITS = {
+    "files.outside": "it writes outside the working directory and the project",
+    "source.nul": "the text holds a NUL byte",
+    "source.too-large": "the text is too long to be read",
+    "source.too-deep": "code is nested in code too deeply to be followed",
+    "source.bad-utf8": "the text is not valid UTF-8",
+    "source.invisible": "the text holds invisible or direction-changing characters",
+    "source.secret": "it holds a credential",
+    "source.unread": "it is in a language, or a version of one, that is not read here",
+}
+"""Traits of source in any language, with their meaning."""
+
+
 class Trait(Fact, frozen=True, kw_only=True):
     """A structural property that isn't a single command: "shell.pipe-to-interpreter", "python.encoding"."""
 

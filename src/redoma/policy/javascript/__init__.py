@@ -16,6 +16,7 @@ from ...lib.patterns import lazy_pattern
 from ..facts import (
     MAX_DEPTH,
     MAX_SOURCE,
+    SOURCE_TRAITS,
     SURROGATE,
     UNKNOWN,
     Attribute,
@@ -43,9 +44,8 @@ TRAITS = {
     "javascript.dynamic-member": "it hands a sensitive module around, or picks a member by a name that can't be known",
     "javascript.shell": "it hands a text to a shell",
     "javascript.removes-unknown": "it removes files that can't be known beforehand, or whole directories",
-    "source.unread": "it is in a language, or a version of one, that is not read here",
+    **SOURCE_TRAITS,
 }
-"""Traits of JavaScript; those of all languages are in `python.TRAITS`."""
 
 _LINE_END = lazy_pattern(r"(?<!\\)(?:\\\\)*[\n\r]")
 """A line end in a string without a backslash before it, which is an error."""

@@ -20,6 +20,7 @@ from ...lib.patterns import lazy_pattern
 from ..facts import (
     MAX_DEPTH,
     MAX_SOURCE,
+    SOURCE_TRAITS,
     SURROGATE,
     UNKNOWN,
     Assigned,
@@ -52,14 +53,8 @@ TRAITS = {
     "python.unsafe-load": "it reads objects that run code when they are read",
     "python.removes-unknown": "it removes files that can't be known beforehand",
     "python.ends-processes": "it ends processes that it may not have started",
-    "files.outside": "it writes outside the working directory and the project",
     "python.dynamic-import": "it imports a module by a name that can't be known",
-    "source.nul": "it holds a NUL character",
-    "source.bad-utf8": "it is not valid UTF-8",
-    "source.invisible": "it holds characters that change the order text is shown in",
-    "source.too-large": "it is larger than what is read",
-    "source.too-deep": "it is nested deeper than what is read",
-    "source.secret": "it holds a credential",
+    **SOURCE_TRAITS,
 }
 
 _ENDING = frozenset({"kill", "terminate", "suspend", "send_signal"})

@@ -355,14 +355,14 @@ DATABASES = names("""
     cqlsh duckdb influx pgcli mycli usql bq
 """)
 """Clients that execute statements from standard input as well as from an option."""
-_STATEMENTS = {
+_STATEMENT_OPTIONS = {
     "psql": ("-c", "--command"),
-    "mysql": ("-e", "--execute"),
-    "mariadb": ("-e", "--execute"),
-    "sqlite3": 1,
-    "redis-cli": 0,
+    **dict.fromkeys(("mysql", "mariadb"), ("-e", "--execute")),
+    **dict.fromkeys(("sqlite3", "redis-cli"), ()),
 }
-"""Where a client's statements are: in the values of these options, or in the operands after the first N."""
+"""The options of a client whose values are statements."""
+_OPERANDS_BEFORE_STATEMENTS = {"sqlite3": 1, "redis-cli": 0}
+"""The number of a client's operands that aren't statements; for other clients, none of them is one."""
 _FROM_ELSEWHERE = lazy_pattern(r"(?i)\\|\bsource\b")
 """A statement that executes a file: `\\i -`, `source /dev/stdin`."""
 
@@ -374,23 +374,23 @@ def takes_statements(name: str, args: Sequence[str]) -> bool:
     """
     if name not in DATABASES:
         return False
-    if name not in _STATEMENTS or UNKNOWN in "".join(args):
+    if name not in _STATEMENT_OPTIONS or UNKNOWN in "".join(args):
         return True
     if args[:1] in (("--version",), ("--help",)):
         return False
-    places, stated, others = _STATEMENTS[name], False, 0
+    stated, others = False, 0
     for item in walk(args, grammar_of(name)):
         if item.option is None:
             others += 1
         elif not item.option.listed:
             return True
-        elif isinstance(places, tuple) and item.option.name in places:
+        elif item.option.name in _STATEMENT_OPTIONS[name]:
             stated = True
             if _FROM_ELSEWHERE.search(item.value or ""):
                 return True
         elif (item.value or "").startswith("-"):
             return True
-    return not (stated or (isinstance(places, int) and others > places))
+    return not stated and others <= _OPERANDS_BEFORE_STATEMENTS.get(name, others)
 
 
 # Programs that run commands from a file of the project
