@@ -460,7 +460,12 @@ class Commands:
 
     def set_by_builtin(self, name: str, args: tuple[str, ...], at: Place) -> None:
         """Handle a builtin that sets variables by name: their values are no longer known."""
-        if name not in DECLARES and sets_hook(name, args):
+        if name in DECLARES:  # `assign` handles the values
+            # A name reference: assignments through it can't be tracked.
+            refers = any(re.match(r"-[A-Za-z]*n", arg) for arg in args)
+            self.unsure |= refers or any(UNKNOWN in _target(arg) for arg in args)
+            return
+        if sets_hook(name, args):
             self.trait("shell.environment-hook", at)
         if name == "printf":
             found = re.match(r"-v(.*)", args[0] if args else "", re.DOTALL)
@@ -468,21 +473,18 @@ class Commands:
             self.sums.reads(*args)
         elif name == "wait":  # its operands are processes
             args = tuple(named(name, args))
-        if name == "let":
+        elif name == "let":
             self.sums.computes(" ".join(args), at)
         elif name in _READS:
-            self.sums.reads("REPLY", "MAPFILE", "OPTARG", *(re.split(r"[=\[]", arg, maxsplit=1)[0] for arg in args))
-        if name in DECLARES and any(re.match(r"-[A-Za-z]*n", arg) for arg in args):
-            self.unsure = True  # a name reference: assignments through it can't be tracked
+            self.sums.reads("REPLY", "MAPFILE", "OPTARG", *map(_target, args))
         for arg in args:
-            target = re.split(r"[=\[]", arg, maxsplit=1)[0]
+            target = _target(arg)
             self.unsure |= UNKNOWN in target
-            if name not in DECLARES:
-                for mentioned in re.findall(r"[A-Za-z_]\w*", arg if name == "let" else target):
-                    self.variables.forget(mentioned)
-                    if name == "read":
-                        self.set(mentioned, [(Word(UNKNOWN, found=True),)])
-                self.variables.forget(target[2:])  # `read -aname`
+            for mentioned in re.findall(r"[A-Za-z_]\w*", arg if name == "let" else target):
+                self.variables.forget(mentioned)
+                if name == "read":
+                    self.set(mentioned, [(Word(UNKNOWN, found=True),)])
+            self.variables.forget(target[2:])  # `read -aname`
 
     # Code inside code
 
@@ -621,6 +623,11 @@ class Commands:
         for name, text in environment.items():
             if name not in _OWN_MEANING:
                 self.set(name, [(Word(text),)])
+
+
+def _target(arg: str) -> str:
+    """Return the variable that an argument such as `name`, `name=value` or `name[1]` sets."""
+    return re.split(r"[=\[]", arg, maxsplit=1)[0]
 
 
 def filled(words: Sequence[Word], args: Sequence[Word], *, exactly: bool) -> Iterator[tuple[Word, ...]]:
