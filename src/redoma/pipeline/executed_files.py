@@ -6,7 +6,7 @@ change every day. Files in system directories that only root can change are not 
 system doesn't invalidate approvals.
 
 What can't be bound is listed as `unbound`, and such a request can't be pinned. So a system program must be known to run
-nothing else (`policy/executed.py`), and a script must be in a language that is read here.
+nothing else (`policy/self_contained.py`), and a script must be in a language that is read here.
 
 Only regular files are opened, so nothing here blocks on a pipe or device. A missing file is bound as missing, so that
 its creation is a change.
@@ -28,18 +28,9 @@ from typing import Any, NamedTuple
 
 from ..models import ExecutedFiles, Request
 from ..policy import Reading
-from ..policy.executed import (
-    PLAIN_MODULES,
-    QUIET_MODULES,
-    Executes,
-    candidates,
-    executed_by,
-    executed_by_words,
-    executes,
-    modules,
-    placed,
-)
-from ..policy.facts import UNKNOWN, Executed
+from ..policy.executed import Executes, candidates, executed_by, executed_by_words, executes, modules, placed
+from ..policy.facts import UNKNOWN, Executed, only_known_later
+from ..policy.self_contained import SELF_CONTAINED_MODULES, SELF_CONTAINED_TOOLS
 from ..policy.shell.interpreters import interpreter
 
 MISSING, UNREADABLE, NO_FILE, TOO_LARGE = "missing", "unreadable", "no regular file", "too large"
@@ -58,7 +49,7 @@ _OTHERS = {
     **{name: name for name in ("perl", "ruby", "php", "lua")},
 }
 """Languages of other scripts, by the extension of the file or by the interpreter."""
-_SHADOWED = frozenset({*sys.stdlib_module_names, *QUIET_MODULES, "sitecustomize", "usercustomize"})
+_SHADOWED = frozenset({*sys.stdlib_module_names, *SELF_CONTAINED_MODULES, "sitecustomize", "usercustomize"})
 _MAX_LINKS = 40  # the kernel's limit
 _MAX_NOTES = 50
 _SHA256 = 64  # digits
@@ -262,7 +253,7 @@ class _Binder:
                 here = posixpath.dirname(here)
             places = [here] if name.startswith(".") and beside else [cwd, here, *self._modules]
             known = self._module(name.lstrip("."), places, cwd, depth)
-            if not known and name.lstrip(".").partition(".")[0] not in QUIET_MODULES:
+            if not known and name.lstrip(".").partition(".")[0] not in SELF_CONTAINED_MODULES:
                 self.unbound.append(f"what the module {name} runs is not known")
         for program in found.programs:
             self._name(program, tuple(self._search), cwd, depth, found.functions)
@@ -293,7 +284,7 @@ class _Binder:
         for each in (name, f"{name}.__main__"):
             self._module(each, places, cwd, depth)
         known = [_tidy(f"{place}/{path}") for place in places if place for path in modules(name)]
-        if name not in PLAIN_MODULES and not any(map(self._is_there, known)):
+        if name not in SELF_CONTAINED_TOOLS and not any(map(self._is_there, known)):
             self.unbound.append(f"what the module {name} runs is not known")
 
     def _mentioned(self, text: str, where: str | None, depth: int, *, by: str = "") -> None:
@@ -301,7 +292,7 @@ class _Binder:
         known what it does with files; in that case a directory or an unknown value makes the request unbound.
         """
         if UNKNOWN in text or (where is None and by and not text.startswith("/")):
-            self.unbound += [f"what {by} is given is only known when it runs"] if by else []
+            self.unbound += [only_known_later(f"what {by} is given")] if by else []
             return
         for part in dict.fromkeys([text, text[2:], *re.split(r"[=:,;\s'\"]+", text)]):
             whole = _joined(where, part, self._view.home) if part else None

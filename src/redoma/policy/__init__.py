@@ -14,19 +14,7 @@ from .evaluate import evaluate, secrets_in
 from .facts import HOST_TRAITS
 from .levels import Leveled, level_of
 from .reading import Reading
-from .rules import (
-    BY_TEXT,
-    PACKS,
-    Permit,
-    Policy,
-    Rule,
-    fingerprint,
-    is_plain,
-    load,
-    permit_lines,
-    permit_of,
-    verify_permit,
-)
+from .rules import BY_TEXT, PACKS, Permit, Policy, Rule, fingerprint, load, permit_lines, permit_of, verify_permit
 
 __all__ = [
     "BY_TEXT",
@@ -39,7 +27,6 @@ __all__ = [
     "Rule",
     "evaluate",
     "fingerprint",
-    "is_plain",
     "level_of",
     "load",
     "permit_lines",

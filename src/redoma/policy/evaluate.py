@@ -40,9 +40,9 @@ def evaluate(
     language = rules_language(request)
     try:
         facts = facts_for(policy, reading or Reading(request), live_input=live_input)
-        findings = weighed(policy, policy.matcher.findings(facts, request.text, language), reach)
+        findings = apply_reach(policy, policy.matcher.findings(facts, request.text, language), reach)
         if not live_input:  # a permit covers a whole request, but not input that arrives later
-            findings = permitted(policy, request, findings, entry)
+            findings = apply_permits(policy, request, findings, entry)
     except Exception as error:  # a bug in the checker must not let a request pass: refuse and say so
         findings = [
             Finding(
@@ -63,39 +63,41 @@ def rules_language(request: Request) -> str:
     return "bash" if request.language == "command" else request.language
 
 
-def weighed(policy: Policy, findings: list[Finding], reach: Reach) -> list[Finding]:
+def apply_reach(policy: Policy, findings: list[Finding], reach: Reach) -> list[Finding]:
     """Return all findings, each with the decision that applies to a run with this reach."""
-    return [_weighed(each, policy.by_id[each.rule], reach, by_text=policy.by_text) for each in findings]
+    applied: list[Finding] = []
+    for finding in findings:
+        decision, why = _decision(policy.by_id[finding.rule], reach, by_text=policy.by_text)
+        applied.append(msgspec.structs.replace(finding, decision=decision, out_of_reach=why))
+    return applied
 
 
-def _weighed(finding: Finding, rule: Rule, reach: Reach, *, by_text: bool) -> Finding:
-    decision, why = rule.decision, ""
-    if reach.files == "effect":
-        decision, why = _of_effect(rule, reach, by_text)
-    elif any(map(reach.holds, rule.touches)):
-        return finding
-    elif reach.files == "later" and not rule.at_once:
+def _decision(rule: Rule, reach: Reach, *, by_text: bool) -> tuple[Decision, str]:
+    """Return a rule's decision on a run with this reach, and why the rule doesn't apply ("" if it does). `by_text`:
+    whether the policy judges by text alone."""
+    applies = rule.decision, ""
+    out_of_reach = Decision.ALLOW, reach.lacks(rule.touches)
+    may_relax = bool(rule.touches) and not by_text
+    if reach.files == "effect":  # the changes are about to be applied, and a person sees them
+        if rule.at_once:
+            return Decision.ALLOW, "it has run"
+        if _is_about_changes(rule):
+            return (Decision.PROMPT, "") if may_relax else applies
+        return applies if by_text else out_of_reach
+    if any(map(reach.holds, rule.touches)):
+        return applies
+    if reach.files == "later" and not rule.at_once:
         # Nothing happens until somebody applies the changes, and then that person is asked. But a rule of the owner,
         # which has no `touches`, still refuses.
-        if decision is Decision.PROMPT or (rule.touches and not by_text):
-            decision, why = Decision.ALLOW, LATER if _is_later(rule) else reach.lacks(rule.touches)
-    elif rule.touches and not rule.outright and (rule.by_reach or not by_text):
-        decision, why = Decision.ALLOW, reach.lacks(rule.touches)
-    return msgspec.structs.replace(finding, decision=decision, out_of_reach=why)
+        if rule.decision is Decision.PROMPT or may_relax:
+            return (Decision.ALLOW, LATER) if _is_about_changes(rule) else out_of_reach
+        return applies
+    if rule.touches and not rule.outright and (rule.by_reach or not by_text):
+        return out_of_reach
+    return applies
 
 
-def _of_effect(rule: Rule, reach: Reach, by_text: bool) -> tuple[Decision, str]:
-    """Return a rule's decision on changes that are about to be applied, and why the rule doesn't apply ("" if it does).
-    A person sees these changes, so a rule about files asks instead of refusing, unless the policy judges by text
-    alone."""
-    if rule.at_once:
-        return Decision.ALLOW, "it has run"
-    if _is_later(rule):
-        return (Decision.PROMPT, "") if rule.touches and not by_text else (rule.decision, "")
-    return (Decision.ALLOW, reach.lacks(rule.touches)) if not by_text else (rule.decision, "")
-
-
-def _is_later(rule: Rule) -> bool:
+def _is_about_changes(rule: Rule) -> bool:
     """Return whether what the rule is about may happen when changes are applied: it is about files, or anything."""
     return not rule.touches or "files" in rule.touches
 
@@ -106,7 +108,7 @@ def secrets_in(policy: Policy, request: Request) -> list[str]:
     return policy.matcher.secrets(request.text, rules_language(request))
 
 
-def permitted(policy: Policy, request: Request, findings: list[Finding], entry: str) -> list[Finding]:
+def apply_permits(policy: Policy, request: Request, findings: list[Finding], entry: str) -> list[Finding]:
     """Return all findings, with the decision `allow` for those that a permit for exactly this request covers."""
     if not policy.permits or not findings:
         return findings

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import posixpath
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -32,11 +32,12 @@ from .facts import (
     Trait,
     Unbound,
     names,
+    only_known_later,
     runs_elsewhere,
 )
-from .levels import LOOKING
-from .options import AWKS, SEDS, TARS, sed_scripts, tar_letters, values_of
+from .options import AWKS, SEDS, TARS, tar_letters, values_of
 from .reading import Reading
+from .self_contained import is_self_contained
 
 _OTHER_ROOT = names("chroot proot unshare nsenter")
 _BUILTINS = names("""
@@ -68,8 +69,8 @@ _LOADING_METHODS = tuple(
         load_extension enable_load_extension subprocess_exec subprocess_shell set_executable load_module exec_module
     """)
 )
-_TAKES_TEXT = (".eval", ".query")
-_INNARDS = lazy_pattern(
+_STATEMENT_METHODS = (".eval", ".query")
+_REACHES_ANYTHING = lazy_pattern(
     r"(?:\A|\.)(?:__(?:subclasses|globals|builtins|loader|spec|path|self|code|closure|build_class)__"
     r"|f_(?:globals|builtins|back)|[gc][ir]_frame|tb_frame)(?:\W|\Z)"
     r"|\Aimportlib\.(?!(?:(?:import_module|__import__|reload|invalidate_caches|metadata|resources)(?:\.|\Z)))"
@@ -77,35 +78,16 @@ _INNARDS = lazy_pattern(
 )
 """Attributes through which any function or module can be reached, the import machinery, and calls that change
 `os.environ` or `sys.modules`, on which later commands and imports depend."""
-QUIET_MODULES = names("""
-    __future__ __main__ _thread abc argparse array ast asyncio atexit base64 binascii bisect builtins bz2 calendar cmath
-    codecs collections colorsys concurrent configparser contextlib contextvars copy copyreg crypt csv ctypes curses
-    dataclasses datetime dbm decimal difflib dis email encodings enum errno faulthandler fcntl filecmp fileinput fnmatch
-    fractions ftplib functools gc getopt getpass gettext glob graphlib grp gzip hashlib heapq hmac html http imaplib
-    importlib inspect io ipaddress itertools json keyword linecache locale logging lzma mailbox marshal math mimetypes
-    mmap multiprocessing netrc numbers opcode operator optparse os pathlib pickle pickletools platform plistlib poplib
-    posix posixpath pprint pty pwd queue quopri random re reprlib resource sched secrets select selectors shlex shutil
-    signal smtplib socket socketserver sqlite3 ssl stat statistics string stringprep struct subprocess symtable sys
-    sysconfig syslog tarfile telnetlib tempfile termios textwrap threading time token tokenize tomllib traceback
-    tracemalloc tty types typing unicodedata urllib uuid warnings wave weakref xml xmlrpc zipfile zlib zoneinfo
-
-    attr attrs bs4 certifi chardet charset_normalizer click cryptography dateutil httpx idna jsonschema lxml markupsafe
-    matplotlib msgspec numpy openpyxl packaging pandas PIL psutil psycopg psycopg2 pymysql pytz redis requests rich
-    scipy simplejson six tabulate toml tqdm typing_extensions urllib3 yaml
-""")
-"""Python modules that run no other files, except through the names listed above. Any other installed module may run
-anything, and an approval can't be bound to that. As with `_PLAIN`, a missing entry costs an extra question, but never
-hides a change."""
 # Traits of requests that execute something unknown, each with the description of it.
 _UNBOUND = {
-    "shell.dynamic-command": "which program it runs is only known when it runs",
-    "python.dynamic-command": "which program it runs is only known when it runs",
-    "python.dynamic-import": "which module it imports is only known when it runs",
-    "shell.dynamic-code": "it runs text that is only known when it runs",
-    "shell.pipe-to-interpreter": "it runs text that is only known when it runs",
+    "shell.dynamic-command": only_known_later("which program it runs"),
+    "python.dynamic-command": only_known_later("which program it runs"),
+    "python.dynamic-import": only_known_later("which module it imports"),
+    "shell.dynamic-code": only_known_later("which code it runs"),
+    "shell.pipe-to-interpreter": only_known_later("which code it runs"),
     "shell.hidden-option": "an option makes a program run something else",
     "shell.inline-code": "it runs code in a language that is not read here",
-    "python.dynamic-attribute": "it fetches what it calls by a name that is only known when it runs",
+    "python.dynamic-attribute": only_known_later("which attribute it uses"),
     "python.syntax-error": "a part of it can't be read",
     "python.encoding": "it is in an encoding that is not read here",
     "python.unsafe-load": "it reads objects that run code when they are read",
@@ -114,17 +96,18 @@ _UNBOUND = {
     "source.too-deep": "it is nested too deeply to be read",
 }
 _CHANGES_DIRECTORY = names("os.chdir os.fchdir contextlib.chdir")
+_RUNS_WHAT_IT_WRITES = "it writes a file, and then runs it"
 _SETS_HOOK = "a variable makes programs run something else"
 _START_UP = ("BASH_ENV", "ENV")
 """Variables that name a script which a shell runs when it starts."""
-_MOVES = names("""
+_MAY_DECIDE_FILES = names("""
     HOME XDG_CONFIG_HOME SHELL PYTHONWARNINGS CURL_HOME GNUPGHOME ZIPOPT MYSQL_HOME LIBMYSQL_PLUGIN_DIR RSH
     SYSTEM_WGETRC
 """)
 """Variables that may determine which files programs run, in addition to those that `is_hook` knows. They are too common
 for a rule to ask about them."""
-_TAME_SHELL = lazy_pattern(r"/(?:usr/)?bin/(?:ba|da|z|k)?sh\Z")
-_OF_REQUEST = ("PATH", "HOME", "PYTHONPATH")
+_USUAL_SHELL = lazy_pattern(r"/(?:usr/)?bin/(?:ba|da|z|k)?sh\Z")
+_USED_ANYWAY = ("PATH", "HOME", "PYTHONPATH")
 """Variables of a request whose values are used anyway when its files are searched for."""
 _SETTINGS = {
     "scp": (".ssh/config",),
@@ -137,148 +120,6 @@ _SETTINGS = {
 """Configuration files in the user's home that may make plain programs run or load other files."""
 _KEEPS_CONTENT = names("chmod chown chgrp chattr setfacl touch mkdir rm rmdir unlink")
 _MAX_SHOWN = 120
-
-# Programs that run only themselves, or the command in their arguments. Other programs may run more: tests, hooks,
-# statements, whatever their directory configures. An approval can't be bound to that. A program missing here costs an
-# extra question, but never hides a change. If an option makes one of these run something else, `_RUNNING_OPTIONS` lists
-# it, or the shell reader reports the trait "shell.hidden-option".
-_PLAIN = LOOKING | names("""
-    lsof ss netstat ip ifconfig ping dig nslookup host hostname dmesg xxd date zgrep rg zstdcat sort shuf iconv tree
-    file getconf getent yes sync csplit split envsubst mktemp logger
-
-    mkdir rmdir touch rm unlink shred tee sponge truncate fallocate cp mv ln install dd chmod chown chgrp chattr setfacl
-    mkfifo mknod gzip gunzip bzip2 bunzip2 xz unxz zstd unzstd lz4 pigz zip unzip tar gtar bsdtar cpio 7z kill killall
-    pkill curl wget rsync scp openssl ssh-keygen pg_dump pg_dumpall mysqldump mongodump
-
-    sed gsed find gfind fd fdfind xargs gxargs
-    time timeout gtimeout nice ionice chrt taskset nohup setsid stdbuf env sudo doas su flock watch busybox toybox
-    setpriv prlimit
-""")
-_PACKAGE_OR_OPTION = lazy_pattern(r"[\w.+:=~@-]+\Z")
-
-
-def _installs_by_name(args: Sequence[str]) -> bool:
-    """Return whether all arguments are package names or plain options: `apt-get install ./x.deb` runs that file's
-    scripts."""
-    files, settings = (".deb", ".rpm", ".apk"), ("-o", "-c", "--option", "--config", "--setopt")
-    return all(
-        _PACKAGE_OR_OPTION.match(arg) and not arg.endswith(files) and not arg.startswith(settings) for arg in args
-    )
-
-
-def _without(pattern: str) -> Callable[[Sequence[str]], bool]:
-    """Return a function that says whether no argument contains the pattern."""
-    found = lazy_pattern(pattern)
-    return lambda args: not any(found.search(arg) for arg in args)
-
-
-_RUNNING_OPTIONS = {
-    "cpio": names("-F --file --rsh-command"),
-    "curl": names("-K --config --engine"),
-    "fd": names("-x -X --exec --exec-batch"),
-    "fdfind": names("-x -X --exec --exec-batch"),
-    "gpg": names("""
-        --exec-path --photo-viewer --agent-program --dirmngr-program --keyboxd-program --options --homedir --keyserver
-    """),
-    "install": names("--strip-program"),
-    "mysqldump": names("""
-        --defaults-file --defaults-extra-file --defaults-group-suffix --plugin-dir --default-auth --login-path
-    """),
-    "rg": names("--pre --hostname-bin"),
-    "rsync": names("--rsync-path"),
-    "scp": names("-F -D -S"),
-    "sort": names("--compress-program"),
-    "split": names("--filter"),
-    "ssh-keygen": names("-D -w"),
-    "su": names("-s --shell"),
-    "wget": names("-e --execute --config --use-askpass"),
-    "zip": names("-TT --unzip-command"),
-    **dict.fromkeys(
-        TARS,
-        names("""
-            -I -F --use-compress-program --to-command --checkpoint-action --rsh-command --info-script
-            --new-volume-script --rmt-command
-        """),
-    ),
-}  # fmt: skip
-"""Options that make plain programs run or load a file. An unknown argument or a glob may turn out to be one of them."""
-_FIND_VALUES = names("""
-    -name -iname -path -ipath -wholename -regex -iregex -lname -ilname -newer -anewer -cnewer -mtime -mmin -atime -amin
-    -ctime -cmin -size -type -perm -user -group -uid -gid -links -maxdepth -mindepth -fstype -samefile -printf
-""")
-_SSH_SETTING = (
-    r"(?i:StrictHostKeyChecking|UserKnownHostsFile|GlobalKnownHostsFile|ConnectTimeout|ConnectionAttempts|BatchMode|Port"
-    r"|User|IdentityFile|IdentitiesOnly|Compression|ServerAlive\w+|LogLevel|Ciphers|MACs|KexAlgorithms|\w+Authentication"
-    r"|\w+Authentications|HostKeyAlgorithms|PubkeyAccepted\w+|AddressFamily|BindAddress|HostName|HostKeyAlias)[ =]"
-)
-"""Settings of ssh that name neither a program nor another configuration file."""
-_TAME_SSH = lazy_pattern(rf"ssh(?:\s+-(?:[46aCkqTxv]+|[pil]\s*[\w./~@-]+|o\s*{_SSH_SETTING}\S*))*\s*\Z")
-_ABOUT_SSH = lazy_pattern(_SSH_SETTING)
-
-
-def _is_tame_rsync(args: Sequence[str]) -> bool:
-    return all(map(_TAME_SSH.match, values_of(args, "-e", "--rsh")))
-
-
-def _is_tame_scp(args: Sequence[str]) -> bool:
-    return all(map(_ABOUT_SSH.match, values_of(args, "-o")))
-
-
-def _is_tame_find(args: Sequence[str]) -> bool:
-    tests = zip(("", *args), args, strict=False)
-    return not any(_may_be_option(arg) for before, arg in tests if before not in _FIND_VALUES)
-
-
-def _is_tame_sed(args: Sequence[str]) -> bool:
-    return not any(UNKNOWN in script for script in sed_scripts(args))
-
-
-def _is_tame_tar(args: Sequence[str]) -> bool:
-    """Return whether options given without a dash name no program, as they do in `tar cIf program …`."""
-    return not re.match(r"[A-Za-z]*[IF][A-Za-z]*\Z", "".join(args[:1]))
-
-
-_PLAIN_WITH: dict[str, Callable[[Sequence[str]], bool]] = {
-    **dict.fromkeys(names("apt apt-get apk dnf yum"), _installs_by_name),
-    **dict.fromkeys(AWKS, _without(r"\A-[ilEDW]|\A--(?:inc|loa|exe|lib|deb)|@include|@load")),
-    "gpg": lambda args: True,
-    "command": lambda args: True,
-}
-"""Programs that are plain only if all arguments are known and pass this check."""
-_PLAIN_BUT: dict[str, Callable[[Sequence[str]], bool]] = {
-    "ip": _without(r"\A-(?:b|a)|\A(?:exec|vrf)\Z"),
-    "openssl": _without(r"\A-+(?:config|engine|provider|ssl_config)|\Aengine\Z"),
-    "rsync": _is_tame_rsync,
-    "scp": _is_tame_scp,
-    **dict.fromkeys(names("find gfind"), _is_tame_find),
-    **dict.fromkeys(SEDS, _is_tame_sed),
-    **dict.fromkeys(TARS, _is_tame_tar),
-}
-"""Checks for plain programs that other arguments than `_RUNNING_OPTIONS` can make run or load a file."""
-
-
-def _may_be_option(arg: str) -> bool:
-    """Return whether an argument may turn out to be an option: it begins with an unknown part or with a glob, which may
-    match any name."""
-    return arg[:1] in (UNKNOWN, "*", "?", "[")
-
-
-def _runs_by_option(name: str, args: Sequence[str]) -> bool:
-    from .match import has_flag, options_end
-
-    options = _RUNNING_OPTIONS.get(name)
-    return options is not None and (has_flag(args, options) or any(map(_may_be_option, args[: options_end(args)])))
-
-
-PLAIN_MODULES = names("json.tool base64 calendar gzip http.server platform sysconfig tarfile this uuid zipfile")
-"""Modules that run no other files when started with `python -m`."""
-
-
-def is_plain(name: str, args: Sequence[str]) -> bool:
-    """Return whether the system's program of this name runs only itself and what is reported as separate facts."""
-    if _runs_by_option(name, args) or (name in _PLAIN_BUT and not _PLAIN_BUT[name](args)):
-        return False
-    return name in _PLAIN or (name in _PLAIN_WITH and UNKNOWN not in "".join(args) and _PLAIN_WITH[name](args))
 
 
 class Executes(msgspec.Struct, frozen=True, kw_only=True):
@@ -320,8 +161,8 @@ def executes(request: Request, *, live_input: bool = False, reading: Reading | N
         facts = (reading or Reading(request)).with_input(live_input=live_input)
     except Exception as error:  # as in `evaluate`
         return Executes(unbound=(f"it could not be read ({type(error).__name__})",))
-    own = (Assigned(name=name, value=value) for name, value in request.env.items() if name not in _OF_REQUEST)
-    return _of([*facts, *own], bare=request.language == "bash")
+    own = (Assigned(name=name, value=value) for name, value in request.env.items() if name not in _USED_ANYWAY)
+    return _executed([*facts, *own], bare=request.language == "bash")
 
 
 def executed_by(source: str, language: str) -> Executes:
@@ -334,15 +175,15 @@ def executed_by_words(words: Sequence[str]) -> Executes:
     return executes(Request(argv=tuple(words), language="command"))
 
 
-def _may_load(name: str) -> bool:
+def _may_run_files(name: str) -> bool:
     """Return whether this name, or one that it is an attribute of, may run files that can't be determined."""
-    whole = name.partition("(")[0].partition("[")[0]
-    parts = whole.split(".")
-    begins = (".".join(parts[: at + 1]) for at in range(len(parts)))
-    return any(each in _LOADERS for each in begins) or name.endswith(_LOADING_METHODS) or bool(_INNARDS.search(name))
+    if name.endswith(_LOADING_METHODS) or _REACHES_ANYTHING.search(name):
+        return True
+    parts = name.partition("(")[0].partition("[")[0].split(".")
+    return any(".".join(parts[: at + 1]) in _LOADERS for at in range(len(parts)))
 
 
-def _runs(name: str) -> bool:
+def _runs_its_argument(name: str) -> bool:
     """Return whether this function runs code, commands or modules. What it runs is known if it is called directly, but
     not if it is passed on as a value."""
     from .python.calls import CODE_CALLS, IMPORTERS, STARTS_COMMANDS
@@ -367,39 +208,39 @@ class _Collected:
         return Executes(**sets, **{field: tuple(found) for field, found in self.fields.items()})  # type: ignore[arg-type]
 
 
-def _of(facts: Sequence[Fact], *, bare: bool) -> Executes:
+def _executed(facts: Sequence[Fact], *, bare: bool) -> Executes:
     """Return what these facts execute. `bare`: whether a command by a bare name may be a builtin of the shell."""
     found = _Collected()
     # A script that sources another one is read twice, the second time without trusting `cd`. A file whose directory is
     # known from the first reading needs no second entry.
-    known = {_written(fact) for fact in facts if isinstance(fact, Executed) and fact.directory is not None}
+    known = {_reading_key(fact) for fact in facts if isinstance(fact, Executed) and fact.directory is not None}
     assigned = {
         fact.name if fact.text == "" else fact.text
         for fact in facts
         if isinstance(fact, Assigned) and fact.name != "IFS"
     }
-    assigned |= {*_OF_REQUEST, *(fact.text for fact in facts if isinstance(fact, Searched))}
-    made = _made(facts)
+    assigned |= {*_USED_ANYWAY, *(fact.text for fact in facts if isinstance(fact, Searched))}
+    written = _written_paths(facts)
     unpacker = next((fact.name for fact in facts if isinstance(fact, Command) and _writes_anything(fact)), "")
     moved = any(isinstance(fact, (Call, Attribute)) and fact.name in _CHANGES_DIRECTORY for fact in facts)
     for fact in facts:
         match fact:
             case Executed(via=via) if not runs_elsewhere(via):
-                if fact.directory is None and _written(fact) in known:
+                if fact.directory is None and _reading_key(fact) in known:
                     continue
                 if moved and fact.how != "module":
                     fact = msgspec.structs.replace(fact, directory=None)
-                _of_file(fact, found, made, unpacker)
+                _add_file(fact, found, written, unpacker)
             case Command(via=via) if runs_elsewhere(via):
                 found.add("unbound", f"{via[0]} runs it elsewhere, and the files there are not bound")
             case Command():
-                _of_command(fact, found, bare=bare)
+                _add_command(fact, found, bare=bare)
             case Assigned():
-                _of_variable(fact, found)
+                _add_variable(fact, found)
             case Searched():
-                _of_search(fact, found)
+                _add_search_path(fact, found)
             case Import() | Call() | Attribute():
-                _of_name(fact, found, made)
+                _add_name(fact, found, written)
             case Unbound(why=why):
                 found.unbound(why, fact)
             case Trait(name="shell.environment-hook") if fact.text not in assigned:
@@ -411,10 +252,10 @@ def _of(facts: Sequence[Fact], *, bare: bool) -> Executes:
     return found.result()
 
 
-def _of_file(fact: Executed, found: _Collected, made: frozenset[str], unpacker: str) -> None:
-    """Add a file. `made`: the paths that the request writes. `unpacker`: a program that may write any file, or ""."""
-    why = _unknowable(fact) or _is_made(fact, made)
-    if unpacker and not why and not fact.path.startswith(_SYSTEMS):
+def _add_file(fact: Executed, found: _Collected, written: frozenset[str], unpacker: str) -> None:
+    """Add a file. `written`: the paths that the request writes. `unpacker`: a program that may write any, or ""."""
+    why = _why_unknown(fact) or _why_written(fact, written)
+    if unpacker and not why and not fact.path.startswith(_SYSTEM_DIRECTORIES):
         why = f"{unpacker} may write it first"
     if why:
         found.unbound(why, fact)
@@ -424,37 +265,35 @@ def _of_file(fact: Executed, found: _Collected, made: frozenset[str], unpacker: 
         found.add("unbound", f"{fact.path} is in a language that is not read here: what it loads is not bound")
 
 
-def _of_search(fact: Searched, found: _Collected) -> None:
+def _add_search_path(fact: Searched, found: _Collected) -> None:
     if UNKNOWN in fact.path:
         what = "modules" if fact.modules else "programs"
-        found.unbound(f"where {what} are looked for is only known when it runs", fact)
+        found.unbound(only_known_later(f"where {what} are searched for"), fact)
     elif not fact.modules:
         found.add("searched", fact.path)
     if fact.modules:
         found.add("libraries", *(part for part in fact.path.split(":") if part and UNKNOWN not in part))
 
 
-def _of_name(fact: Import | Call | Attribute, found: _Collected, made: frozenset[str]) -> None:
+def _add_name(fact: Import | Call | Attribute, found: _Collected, written: frozenset[str]) -> None:
     """Add what a name of a Python program imports, or why that can't be known."""
-    match fact:
-        case Import(name=name) if UNKNOWN not in name and name.strip("."):
+    name = fact.name
+    if isinstance(fact, Import):
+        if UNKNOWN not in name and name.strip("."):
             found.add("imported", name)
-            if not made.isdisjoint(modules(name.strip("."))):
-                found.unbound("it writes a file, and then runs it", fact)
-        case Call(name=name, literal=literal) if _may_load(name) and not (
-            literal and name in ("exec", "eval", "compile")
-        ):
-            found.unbound("it may run or import files that are not bound", fact)
-        case Attribute(name=name) if _may_load(name) or _runs(name):
+            if not written.isdisjoint(modules(name.strip("."))):
+                found.unbound(_RUNS_WHAT_IT_WRITES, fact)
+    elif isinstance(fact, Attribute):
+        if _may_run_files(name) or _runs_its_argument(name):
             found.unbound("it may run or import files that are not bound, or pass on a function that does", fact)
-        case Call(name=name, literal=literal) if name.endswith(".executescript") or (
-            name.endswith(_TAKES_TEXT) and not literal
-        ):
-            found.unbound("it runs statements that are only known when it runs", fact)
+    elif _may_run_files(name) and not (fact.literal and name in ("exec", "eval", "compile")):
+        found.unbound("it may run or import files that are not bound", fact)
+    elif name.endswith(".executescript") or (name.endswith(_STATEMENT_METHODS) and not fact.literal):
+        found.unbound(only_known_later("which statements it runs"), fact)
 
 
-def _of_command(fact: Command, found: _Collected, *, bare: bool) -> None:
-    """Add what a command runs: its program, and the files that the program reads first. `bare`: see `_of`."""
+def _add_command(fact: Command, found: _Collected, *, bare: bool) -> None:
+    """Add what a command runs: its program, and the files that the program reads first. `bare`: see `_executed`."""
     from .shell.interpreters import interpreter, start_ups
     from .shell.programs import RUNNERS
 
@@ -467,13 +306,13 @@ def _of_command(fact: Command, found: _Collected, *, bare: bool) -> None:
         found.add("settings", Executed(path=f"~/{file}", how="data"))
     if interpreter(name) == "python" and _imports_by_option(args):
         found.unbound("an option has Python import or load something else", fact)
-    if name in ("test", "[", "unset") and _is_named_by_data(args):
-        found.unbound("the name of a variable is only known when it runs, and may run anything", fact)
+    if name in ("test", "[", "unset") and _names_unknown_variable(args):
+        found.unbound(only_known_later("which variable it names") + ", and such a name may run anything", fact)
     if name in RUNNERS:
         found.add("unbound", f"{name} runs what its files say, and what those include or run is not bound")
     if UNKNOWN in name:
         return
-    if name not in _BUILTINS and interpreter(name) not in ("shell", "python") and not is_plain(name, args):
+    if name not in _BUILTINS and interpreter(name) not in ("shell", "python") and not is_self_contained(name, args):
         found.add("opaque", name)
     if not fact.path and not (name in _BUILTINS and (via[-1].endswith(" -c") if via else bare)):
         found.add("programs", Executed(path=name, directory=fact.directory, args=(*args, *fact.given)))
@@ -486,45 +325,51 @@ def _imports_by_option(args: Sequence[str]) -> bool:
     return bool(categories) or any(value.startswith(("presite", "pycache_prefix")) for value in values_of(args, "-X"))
 
 
-def _of_variable(fact: Assigned, found: _Collected) -> None:
+def _add_variable(fact: Assigned, found: _Collected) -> None:
     from .shell.variables import SEARCHES, is_hook
 
     name, value = fact.name, fact.value
     file = Executed(path=value, directory=fact.directory, how="script")
     if name == UNKNOWN or (name in SEARCHES and value == UNKNOWN):
-        found.unbound("which variables it sets is only known when it runs", fact)
+        found.unbound(only_known_later("which variables it sets"), fact)
         return
     if name in SEARCHES or name == "IFS" or not value:
         return
-    if name in _START_UP and not re.search(r"[$`\0]", value) and _unknowable(file) == "":
+    if name in _START_UP and not re.search(r"[$`\0]", value) and _why_unknown(file) == "":
         if name == "BASH_ENV" or "/" in value:
             found.add("files", msgspec.structs.replace(file, language="shell"))
         else:
             found.add("mentioned", file)  # ENV=production
-    elif is_hook(name, value, value) or name in _START_UP or _moves(name, value):
+    elif is_hook(name, value, value) or name in _START_UP or _may_decide_files(name, value):
         found.add("unbound", f"{_SETS_HOOK}: {name}")
     elif UNKNOWN not in value:
         found.add("mentioned", file)
 
 
-def _moves(name: str, value: str) -> bool:
-    """Return whether one of `_MOVES` has a value that may determine which files programs run."""
+def _may_decide_files(name: str, value: str) -> bool:
+    """Return whether this variable with this value may determine which files programs run."""
     if name == "PYTHONWARNINGS":
         return "." in value  # Python imports the module of the category
-    return name in _MOVES and not (name == "SHELL" and _TAME_SHELL.match(value))
+    return name in _MAY_DECIDE_FILES and not (name == "SHELL" and _USUAL_SHELL.match(value))
 
 
-def _made(facts: Sequence[Fact]) -> frozenset[str]:
+def _written_paths(facts: Sequence[Fact]) -> frozenset[str]:
     """Return the paths that the request writes: by the time they are run, they may have any content."""
     commands = (fact for fact in facts if isinstance(fact, Command) and fact.name not in _KEEPS_CONTENT)
     return frozenset(posixpath.normpath(path) for command in commands for path in command.writes if path)
 
 
-_UNPACKS = names("unzip gunzip bunzip2 unxz unlzma unzstd unlz4 cpio 7z split csplit patch rsync scp wget")
-_DECOMPRESS = names("gzip bzip2 xz lzma zstd lz4 pigz")
-_AWK_WRITES = lazy_pattern(r">|\bclose\b")
-_SED_WRITES = lazy_pattern(r"(?:\A|[0-9/;{}$\s|,#!])[wW]\s*[\w./~-]|/[gpiIme0-9]*w\s")
-_SYSTEMS = ("/usr/", "/bin/", "/sbin/", "/lib", "/etc/")
+_WRITE_ANYTHING = names("unzip gunzip bunzip2 unxz unlzma unzstd unlz4 cpio 7z split csplit patch rsync scp wget")
+_WRITE_ANYTHING_WITH = {
+    **dict.fromkeys(
+        names("gzip bzip2 xz lzma zstd lz4 pigz"), lazy_pattern(r"\A(?:-[A-Za-z0-9]*d|--(?:un)?(?:de)?compress)")
+    ),
+    **dict.fromkeys(AWKS, lazy_pattern(r">|\bclose\b")),
+    **dict.fromkeys(SEDS, lazy_pattern(r"(?:\A|[0-9/;{}$\s|,#!])[wW]\s*[\w./~-]|/[gpiIme0-9]*w\s")),
+    "curl": lazy_pattern(r"\A(?:-[A-Za-z]*[OJ]|--remote-)"),
+}
+"""Programs that write files which their arguments don't name, always or if an argument contains this pattern."""
+_SYSTEM_DIRECTORIES = ("/usr/", "/bin/", "/sbin/", "/lib", "/etc/")
 
 
 def _writes_anything(fact: Command) -> bool:
@@ -533,18 +378,12 @@ def _writes_anything(fact: Command) -> bool:
     name, args = fact.name, fact.args
     if name in TARS:
         return "x" in tar_letters(args)
-    if name in _DECOMPRESS:
-        return any(re.match(r"-[A-Za-z0-9]*d|--(?:un)?(?:de)?compress", arg) for arg in args)
-    if name in AWKS:
-        return any(map(_AWK_WRITES.search, args))
-    if name in SEDS:
-        return any(map(_SED_WRITES.search, args))
-    if name == "curl":
-        return any(re.match(r"-[A-Za-z]*[OJ]|--remote-", arg) for arg in args)
-    return name in _UNPACKS
+    if name in _WRITE_ANYTHING_WITH:
+        return any(map(_WRITE_ANYTHING_WITH[name].search, args))
+    return name in _WRITE_ANYTHING
 
 
-def _is_named_by_data(args: Sequence[str]) -> bool:
+def _names_unknown_variable(args: Sequence[str]) -> bool:
     """Return whether `test -v` or `unset` is given a variable whose name or subscript isn't known."""
     named = [arg for before, arg in itertools.pairwise(args) if before == "-v"]
     return any(UNKNOWN in arg for arg in named) or any(
@@ -552,32 +391,32 @@ def _is_named_by_data(args: Sequence[str]) -> bool:
     )
 
 
-def _is_made(fact: Executed, made: frozenset[str]) -> str:
+def _why_written(fact: Executed, written: frozenset[str]) -> str:
     """Return an objection if the request itself writes the file or a directory above it; empty otherwise."""
     path = posixpath.normpath(placed(fact, fact.path))
-    while made and path not in ("", "/"):
-        if path in made:
-            return "it writes a file, and then runs it"
+    while written and path not in ("", "/"):
+        if path in written:
+            return _RUNS_WHAT_IT_WRITES
         path = posixpath.dirname(path) or ("." if path != "." else "")
     return ""
 
 
-def _written(fact: Executed) -> tuple[object, ...]:
-    """Return a key that is the same for both readings of the same file (see `_of`)."""
+def _reading_key(fact: Executed) -> tuple[object, ...]:
+    """Return a key that is the same for both readings of the same file (see `_executed`)."""
     return fact.path, fact.how, fact.via, fact.line, fact.column
 
 
-def _unknowable(fact: Executed) -> str:
+def _why_unknown(fact: Executed) -> str:
     """Return why the file can't be determined; empty if it can."""
     from .shell.wrappers import LOGIN
 
     path = fact.path
     if UNKNOWN in path or re.search(r"[*?]|\A/dev/fd/|\A/proc/(?:self|thread-self|\d+)/", path):
-        return "which file it runs is only known when it runs"
+        return only_known_later("which file it runs")
     if (fact.directory is None or LOGIN in fact.via) and path[:1] not in ("/", "~"):
-        return "in which directory it runs a file is only known when it runs"
+        return only_known_later("in which directory it runs a file")
     if any(each in _OTHER_ROOT for each in fact.via):
-        return "in which root directory it runs a file is only known when it runs"
+        return only_known_later("in which root directory it runs a file")
     return ""
 
 

@@ -6,13 +6,14 @@ findings to the facts.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
 
 from ..models import Evaluation, Finding, Request
 from ..models.reach import HOST, Reach
-from .evaluate import evaluate, facts_for, permitted, rules_language, weighed
+from .evaluate import apply_permits, apply_reach, evaluate, facts_for, rules_language
 from .facts import (
     REQUEST_TRAITS,
     Assigned,
@@ -110,21 +111,21 @@ def explain(
     evaluation = evaluate(policy, request, reach=reach, live_input=live_input, entry=entry, reading=reading)
     language, matcher = rules_language(request), policy.matcher
 
-    def said(findings: list[Finding]) -> tuple[Finding, ...]:
-        """Return the findings with the decisions that `evaluate` makes."""
-        findings = weighed(policy, findings, reach)
-        return tuple(findings if live_input else permitted(policy, request, findings, entry))
+    def decided(found: Iterator[Finding]) -> tuple[Finding, ...]:
+        """Return the findings, each once, with the decisions that `evaluate` makes."""
+        findings = apply_reach(policy, list(dict.fromkeys(found)), reach)
+        return tuple(findings if live_input else apply_permits(policy, request, findings, entry))
 
     try:
         seen = tuple(
             Seen(
                 fact=fact,
-                findings=said(list(dict.fromkeys(matcher.of_fact(fact, language)))),
+                findings=decided(matcher.of_fact(fact, language)),
                 silent=tuple(Silent(rule=rule.id, because=field) for rule, field in matcher.silent(fact, language)),
             )
             for fact in facts_for(policy, reading, live_input=live_input)
         )
-        in_text = said(list(dict.fromkeys(matcher.of_text(request.text, language))))
+        in_text = decided(matcher.of_text(request.text, language))
     except Exception:  # `evaluate` met the same error and refused the request
         seen, in_text = (), ()
     covering = () if live_input else tuple(policy.covering(request, entry))

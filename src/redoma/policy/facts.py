@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Sequence
+from typing import TypedDict
 
 import msgspec
 
@@ -51,6 +52,14 @@ class Fact(msgspec.Struct, frozen=True, kw_only=True):
     line: int = 0
     column: int = 0
     text: str = ""
+
+
+class Place(TypedDict, total=False):
+    """Where a fact is: the fields that all facts share."""
+
+    line: int
+    column: int
+    text: str
 
 
 class Command(Fact, frozen=True, kw_only=True):
@@ -123,6 +132,11 @@ class Unbound(Fact, frozen=True, kw_only=True):
     why: str
 
 
+def only_known_later(what: str) -> str:
+    """Return the sentence that says why something can't be determined from the text: "which file it runs"."""
+    return f"{what} is only known when it runs"
+
+
 class Function(Fact, frozen=True, kw_only=True):
     """A function that a script defines: a command of the same name may be a call of it."""
 
@@ -143,12 +157,22 @@ HOST_TRAITS = {
     "hosts.private": "it can reach an address of this machine, or of a private network",
 }
 """Traits of the hosts that a request names, with their meaning."""
-REQUEST_TRAITS = {
-    **HOST_TRAITS,
-    "packages.install": "packages have to be installed from the index before it runs",
-}
+REQUEST_TRAITS = {**HOST_TRAITS, "packages.install": "packages have to be installed from the index before it runs"}
 """Traits of a request apart from its source, with their meaning. They take effect while the request runs, whether or
 not its changes are applied."""
+
+
+SOURCE_TRAITS = {
+    "files.outside": "it writes outside the working directory and the project",
+    "source.nul": "the text holds a NUL byte",
+    "source.too-large": "the text is too long to be read",
+    "source.too-deep": "code is nested in code too deeply to be followed",
+    "source.bad-utf8": "the text is not valid UTF-8",
+    "source.invisible": "the text holds invisible or direction-changing characters",
+    "source.secret": "it holds a credential",
+    "source.unread": "it is in a language, or a version of one, that is not read here",
+}
+"""Traits of source in any language, with their meaning."""
 
 
 class Trait(Fact, frozen=True, kw_only=True):

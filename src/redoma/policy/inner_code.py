@@ -5,25 +5,16 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Callable, Iterator, Sequence
-from typing import TypedDict
 
 from msgspec.structs import replace
 
 from ..lib.patterns import lazy_pattern
-from .facts import SURROGATE, UNKNOWN, Fact, Trait, position
+from .facts import SURROGATE, UNKNOWN, Fact, Place, Trait, position
 
 UNKNOWN_WORD = "${@:1}"
 """How an unknown part of a command is written for the reader of Bash: as the arguments of the script."""
 _SLACK = 5_000
 _BIDI = lazy_pattern("[\u202a-\u202e\u2066-\u2069]")
-
-
-class Place(TypedDict, total=False):
-    """The position of a fact: the fields that all facts share."""
-
-    line: int
-    column: int
-    text: str
 
 
 def deceptive_characters(source: str) -> Iterator[Trait]:

@@ -64,7 +64,7 @@ def _leveled(level: Level, why: Iterable[str]) -> Leveled:
     return Leveled(level=level, why=tuple(dict.fromkeys(why))[:MAX_REASONS])
 
 
-LOOKING = names("""
+READ_ONLY = names("""
     ls dir vdir cat tac head tail wc nl cut tr rev fold fmt paste join comm cmp diff stat du df pwd echo printf true
     false test [ : whoami id groups logname users who w uptime uname arch nproc free ps pgrep pidof lscpu lsblk
     lsmod basename dirname realpath readlink seq expr factor md5sum sha1sum sha224sum sha256sum sha384sum sha512sum
@@ -80,7 +80,7 @@ Some programs that mostly read are left out: `rg`, `diff3`, `mapfile`, `jobs`, `
 programs, `xxd` and `yq` can write, `getent` uses the network, and `awk` and `xargs` can do anything.
 """
 
-_LOOKING_WITHOUT: dict[str, frozenset[str]] = {
+_READ_ONLY_WITHOUT: dict[str, frozenset[str]] = {
     "sort": names("-o --output --compress-program"),
     "shuf": names("-o --output"),
     "tree": names("-o -R"),
@@ -108,9 +108,9 @@ _GIT = names("""
 """Git commands that work on the local repository. Never L1: even `git status` writes the index, and runs what the
 repository configures."""
 
-_AROUND = names("command builtin time timeout gtimeout nice env stdbuf")
+_WRAPPERS = names("command builtin time timeout gtimeout nice env stdbuf")
 """Programs that run the command given as their arguments, which is reported as a separate command."""
-_AROUND_OPTION = lazy_pattern(r"-[pviknsu0]|-n?\d+|-[ioe][0L]|--(?:preserve-status|foreground|ignore-environment)?\Z")
+_WRAPPER_OPTION = lazy_pattern(r"-[pviknsu0]|-n?\d+|-[ioe][0L]|--(?:preserve-status|foreground|ignore-environment)?\Z")
 _WITH_VALUE = names("-n -k -s -u")
 
 _SINKS = names("/dev/null /dev/stdout /dev/stderr /dev/tty")
@@ -153,19 +153,19 @@ def _of_command(command: Command) -> tuple[Level, str]:
         return Level.L3, f"{command.path} is not a program of the system"
     if name in DECLARES and (command.via or any(map(_is_unclear_declaration, args))):
         return Level.L3, f"which variable {name} sets can't be known beforehand"
-    if name in LOOKING:
+    if name in READ_ONLY:
         return Level.L1, f"{name} only looks"
-    if name in _AROUND and _is_plainly_around(args):
+    if name in _WRAPPERS and _only_wraps(args):
         return Level.L1, f"{name} adds nothing to what it runs"
-    if name == "date" and not _shows(args):
+    if name == "date" and not _only_shows_time(args):
         return Level.L3, "it may set the clock"
-    if name in _LOOKING_WITHOUT and not _may_have(args, _LOOKING_WITHOUT[name], exact=name == "find"):
+    if name in _READ_ONLY_WITHOUT and not _may_have(args, _READ_ONLY_WITHOUT[name], exact=name == "find"):
         return Level.L1, f"{name} only looks"
     if name == "sed":
         return _of_sed(args)
     if name in _WRITING and not _may_have(args, _WRITING[name]) and (name != "git" or _is_ordinary_git(args)):
         return Level.L2, f"{name} writes"
-    if name in _LOOKING_WITHOUT or name in _WRITING or name in _AROUND:
+    if name in _READ_ONLY_WITHOUT or name in _WRITING or name in _WRAPPERS:
         return Level.L3, f"with these arguments {name} may do more than it usually does"
     return Level.L3, f"what {name} does is not known"
 
@@ -206,13 +206,13 @@ def _hides_options(args: Sequence[str]) -> bool:
     return any(arg.startswith((UNKNOWN, *_GLOB)) for arg in args[: options_end(args)])
 
 
-def _is_plainly_around(args: Sequence[str]) -> bool:
+def _only_wraps(args: Sequence[str]) -> bool:
     """Return whether everything before the wrapped command is known to be harmless. In `env --split='rm x'` it isn't:
     that runs rm."""
     before = ""
     for arg in args:
         if arg.startswith("-"):
-            if not _AROUND_OPTION.fullmatch(arg):
+            if not _WRAPPER_OPTION.fullmatch(arg):
                 return False
         elif before not in _WITH_VALUE and "=" not in arg:
             return UNKNOWN not in arg
@@ -220,7 +220,7 @@ def _is_plainly_around(args: Sequence[str]) -> bool:
     return True
 
 
-def _shows(args: Sequence[str]) -> bool:
+def _only_shows_time(args: Sequence[str]) -> bool:
     """Return whether `date` only shows the time: `date 0101` sets the clock; `date +%F` and `date -d now` show it."""
     given = [*args]
     while given:

@@ -245,11 +245,13 @@ class Matcher:
                 self.traits.setdefault(trait, []).append(rule)
         self._rules = rules
         self._about: dict[tuple[str, bool, bool], list[tuple[_CommandRule, list[_Words]]]] = {}
-        self._imports = _NameIndex(
-            (entry, rule) for rule in rules for name in rule.imports for entry in (name, f"{name}.*")
-        )
-        self._calls = _NameIndex((name, rule) for rule in rules for name in rule.calls)
-        self._attributes = _NameIndex((name, rule) for rule in rules for name in rule.attributes)
+        self._by_name: dict[type[Fact], _NameIndex] = {
+            Import: _NameIndex(
+                (entry, rule) for rule in rules for name in rule.imports for entry in (name, f"{name}.*")
+            ),
+            Call: _NameIndex((name, rule) for rule in rules for name in rule.calls),
+            Attribute: _NameIndex((name, rule) for rule in rules for name in rule.attributes),
+        }
         self._of_time = [rule for rule in rules if rule.time_over > 0]
         self._of_text = [rule for rule in rules if rule.pattern or rule.longer_than > 0]
 
@@ -310,11 +312,9 @@ class Matcher:
                         if entries is not None and (missed := prepared.miss(fact, entries, arguments, writes)):
                             yield prepared.rule, missed
             case Import() | Call() | Attribute():
-                index = {Import: self._imports, Call: self._calls, Attribute: self._attributes}[type(fact)]
-                matching = list(self._matching(fact))
-                for rule in index.matching(fact.name):
-                    if rule not in matching and rule.language in (None, language) and _is_about(rule, fact):
-                        yield rule, "unless" if _excused(rule, fact.name) else "literal"
+                for rule in self._by_name[type(fact)].matching(fact.name):
+                    if rule.language in (None, language) and _is_about(rule, fact) and (missed := _miss(rule, fact)):
+                        yield rule, missed
 
     def secrets(self, text: str, language: str) -> list[str]:
         """Return the secrets that rules find in the text: the group `secret` of each match, or the whole match if the
@@ -340,23 +340,22 @@ class Matcher:
                 yield from self.traits.get(fact.name, ())
             case Span():
                 yield from (rule for rule in self._of_time if fact.seconds > rule.time_over)
-            case Import():
-                yield from _unexcused(self._imports.matching(fact.name), fact)
-            case Call():
-                for rule in _unexcused(self._calls.matching(fact.name), fact):
-                    if rule.literal in (None, fact.literal):
+            case Import() | Call() | Attribute():
+                for rule in self._by_name[type(fact)].matching(fact.name):
+                    if _is_about(rule, fact) and not _miss(rule, fact):
                         yield rule
-            case Attribute():
-                yield from _unexcused(self._attributes.matching(fact.name), fact)
-
-
-def _unexcused(rules: Iterable[Rule], fact: Import | Call | Attribute) -> Iterator[Rule]:
-    """Return the rules for names of the fact's language whose `unless` doesn't exempt this name."""
-    return (rule for rule in rules if _is_about(rule, fact) and not _excused(rule, fact.name))
 
 
 def _is_about(rule: Rule, fact: Import | Call | Attribute) -> bool:
+    """Return whether a rule is about names of the fact's language."""
     return (rule.language == "javascript") is fact.javascript
+
+
+def _miss(rule: Rule, fact: Import | Call | Attribute) -> str:
+    """Return the field of a rule that exempts a name for which it has an entry; empty if the rule matches."""
+    if _excused(rule, fact.name):
+        return "unless"
+    return "literal" if isinstance(fact, Call) and rule.literal not in (None, fact.literal) else ""
 
 
 def _findings_in_text(rule: Rule, text: str) -> Iterator[Finding]:

@@ -157,7 +157,7 @@ class Permit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         if self.sha256:
             return self.sha256 == fingerprint(request, entry)
         fits = self.text == request.text and self.backend == request.backend and request.limits.time <= self.time
-        return fits and is_plain(request)
+        return fits and is_text_only(request)
 
 
 MAX_PERMIT_TEXT = 500
@@ -167,7 +167,7 @@ MAX_PERMIT_TEXT = 500
 def permit_of(rule: str, request: Request, entry: str = "", *, by_digest: bool = False, **more: Any) -> Permit:
     """Return a permit for exactly this request: by its text if that is the whole request, printable and not too long,
     otherwise by its digest."""
-    if by_digest or not is_plain(request) or len(request.text) > MAX_PERMIT_TEXT or not request.text.isprintable():
+    if by_digest or not is_text_only(request) or len(request.text) > MAX_PERMIT_TEXT or not request.text.isprintable():
         what: dict[str, Any] = {"sha256": fingerprint(request, entry)}
     else:
         what = {"text": request.text}
@@ -189,7 +189,7 @@ def permit_lines(permit: Permit, indent: str = "    ") -> str:
     return f"{indent}- {first}" + "".join(f"{indent}  {line}" for line in rest)
 
 
-def is_plain(request: Request) -> bool:
+def is_text_only(request: Request) -> bool:
     """Return whether the text is the whole request, without input, variables, files, arguments, directories, network
     rules or packages."""
     beside = request.stdin, request.env, request.files, request.cwd, request.project, request.network, request.uses

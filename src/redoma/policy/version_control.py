@@ -10,14 +10,14 @@ from typing import NamedTuple
 
 from ..lib.patterns import lazy_pattern
 from ..models import Request
-from .facts import UNKNOWN, Assigned, Attribute, Call, Command, Fact, Trait, names, runs_elsewhere
+from .facts import UNKNOWN, Assigned, Attribute, Call, Command, Fact, Trait, names, only_known_later, runs_elsewhere
 from .options import Item, grammar_of, walk
 from .reading import Reading
 
 PROGRAMS = frozenset({"git", "hg"})
 
 
-_LOOKING = names("""
+_READ_ONLY = names("""
     annotate archive blame branch cat cat-file check-attr check-ignore check-mailmap cherry config count-objects
     describe diff diff-files diff-index diff-tree files for-each-ref format-patch fsck grep help id identify log
     ls-files ls-remote ls-tree manifest merge-base name-rev patch-id range-diff reflog remote rev-list rev-parse root
@@ -83,7 +83,7 @@ def only_looks(command: Command) -> bool:
     """Return whether a command doesn't change the repository, apart from Git's cache of file states. Also True if that
     isn't known: True is the safe answer, because then the programs that the repository configures aren't run."""
     name = next(iter(_after_options(command)), UNKNOWN)
-    return name in _LOOKING or UNKNOWN in name
+    return name in _READ_ONLY or UNKNOWN in name
 
 
 def may_enter_submodules(command: Command) -> bool:
@@ -121,9 +121,9 @@ def _hidden(request: Request, facts: Sequence[Fact], commands: Sequence[Command]
         named = _after_options(command)
         places = [command.directory or UNKNOWN, *command.args[: len(command.args) - len(named)]]
         if any(UNKNOWN in place or _GLOB.search(place) for place in places):
-            yield "in which directory git runs is only known when it runs"
+            yield only_known_later("in which directory git runs")
         if UNKNOWN in next(iter(named), ""):
-            yield "which of git's commands it runs is only known when it runs"
+            yield only_known_later("which of git's commands it runs")
         if command.directory and command.directory[0] not in "./~" and _LOOP.search(request.text):
             yield "in which directory git runs is not known, because a loop may change it again"
         for wrapper in command.via:

@@ -16,6 +16,7 @@ from ...lib.patterns import lazy_pattern
 from ..facts import (
     MAX_DEPTH,
     MAX_SOURCE,
+    SOURCE_TRAITS,
     SURROGATE,
     UNKNOWN,
     Attribute,
@@ -23,12 +24,13 @@ from ..facts import (
     Command,
     Fact,
     Import,
+    Place,
     Trait,
     Unbound,
     normal,
     position,
 )
-from ..inner_code import UNKNOWN_WORD, InnerCode, Place, deceptive_characters, quoted
+from ..inner_code import UNKNOWN_WORD, InnerCode, deceptive_characters, quoted
 from . import calls
 from .names import Names, arguments_of, module_name, named, text_of
 
@@ -42,9 +44,8 @@ TRAITS = {
     "javascript.dynamic-member": "it hands a sensitive module around, or picks a member by a name that can't be known",
     "javascript.shell": "it hands a text to a shell",
     "javascript.removes-unknown": "it removes files that can't be known beforehand, or whole directories",
-    "source.unread": "it is in a language, or a version of one, that is not read here",
+    **SOURCE_TRAITS,
 }
-"""Traits of JavaScript; those of all languages are in `python.TRAITS`."""
 
 _LINE_END = lazy_pattern(r"(?<!\\)(?:\\\\)*[\n\r]")
 """A line end in a string without a backslash before it, which is an error."""
@@ -60,8 +61,8 @@ _BINDERS = frozenset(
     | {"break_statement", "continue_statement", "function_expression"}
 )
 """Nodes in which a name is bound or is a label, and not read."""
-_LOOKS = frozenset({"typeof", "instanceof", "===", "!==", "==", "!=", "in"})
-_SAME = frozenset(
+_INSPECTING_OPERATORS = frozenset({"typeof", "instanceof", "===", "!==", "==", "!=", "in"})
+_PASSING_NODES = frozenset(
     {"parenthesized_expression", "await_expression", "expression_statement", "binary_expression", "ternary_expression"}
 )
 """Nodes that only pass the value inside them to the node around them."""
@@ -108,18 +109,18 @@ class _Reader:
         if self.tree.root_node.has_error:
             broken = next((node for node in self.nodes if node.is_error or node.is_missing), self.tree.root_node)
             yield Trait(name="javascript.syntax-error", **self.place(broken))
-        yield from self.ambiguous()
+        yield from self.comment_facts()
         for node in self.nodes:
             if self.names.exhausted:
                 return
             match node.type:
                 case "identifier" | "shorthand_property_identifier" | "member_expression" | "subscript_expression":
-                    yield from self.mention(node)
+                    yield from self.name_facts(node)
                 case "call_expression" | "new_expression":
-                    yield from self.call(node)
+                    yield from self.call_facts(node)
                 case "import_statement" | "export_statement":
                     if (module := node.child_by_field_name("source")) is not None:
-                        yield from self.imported(self.names.text(module), self.place(node))
+                        yield from self.import_facts(self.names.text(module), self.place(node))
                 case "with_statement":
                     yield Trait(name="javascript.dynamic-member", **self.place(node))
                 case "string" if _LINE_END.search(text_of(node)):
@@ -127,7 +128,7 @@ class _Reader:
                 case kind if kind in _NOT_RUN:
                     yield Trait(name="javascript.syntax-error", **self.place(node))
 
-    def ambiguous(self) -> Iterator[Fact]:
+    def comment_facts(self) -> Iterator[Fact]:
         """Yield a fact if Node may read as a comment what the parser reads as code: in a script, but not in a module,
         `<!--` begins a comment, and so does `-->` at the beginning of a line. Only the first one is reported: after it,
         the two readings may disagree on what is inside a string."""
@@ -152,49 +153,49 @@ class _Reader:
 
     # --- names ---
 
-    def mention(self, node: Node) -> Iterator[Fact]:
+    def name_facts(self, node: Node) -> Iterator[Fact]:
         """Yield facts of a name or member that is read; for a chain `a.b.c`, only for the whole chain."""
         around = self.parents.get(node.id)
         if around is None or _is_target(node, around):
             return
         inner = around.type in ("member_expression", "subscript_expression") and _is(around, "object", node)
         called = around.type in _CALLS and (_is(around, "function", node) or _is(around, "constructor", node))
-        place, meanings = self.place(node), self.names.meanings(node)
-        if self.picks_a_member(node, meanings):
+        place, full_names = self.place(node), self.names.full_names(node)
+        if self.picks_a_member(node, full_names):
             yield Trait(name="javascript.dynamic-member", **place)
-        if not (inner or called or self.only_looked_at(node, around)):
-            yield from (Attribute(name=name, javascript=True, **place) for name in meanings if name != UNKNOWN)
-            if not calls.SENSITIVE.isdisjoint(meanings) and not self.is_own(node) and self.is_handed_on(node):
+        if not (inner or called or self.is_only_inspected(node, around)):
+            yield from (Attribute(name=name, javascript=True, **place) for name in full_names if name != UNKNOWN)
+            if not calls.SENSITIVE.isdisjoint(full_names) and not self.is_own(node) and self.is_passed_on(node):
                 yield Trait(name="javascript.dynamic-member", **place)
         name = text_of(node) if inner and node.type == "identifier" else ""
         if name in calls.BUILT_IN - {"process", "console"} and not self.names.is_bound(name):
-            yield from self.imported(name, place)
+            yield from self.import_facts(name, place)
 
-    def picks_a_member(self, node: Node, meanings: tuple[str, ...]) -> bool:
+    def picks_a_member(self, node: Node, full_names: tuple[str, ...]) -> bool:
         """Return whether a node picks a member of a sensitive module by a name that isn't known."""
         if node.type != "subscript_expression" or self.is_own(named(node)[0]):
             return False
-        return any(name.endswith(f".{UNKNOWN}") and name[:-2] in calls.SENSITIVE for name in meanings)
+        return any(name.endswith(f".{UNKNOWN}") and name[:-2] in calls.SENSITIVE for name in full_names)
 
     def is_own(self, node: Node) -> bool:
         """Return whether an expression is `this` or an alias of it: that may be an object of the program, not the
         global object."""
-        return "this" in self.names.meanings(node)
+        return "this" in self.names.full_names(node)
 
-    def only_looked_at(self, node: Node, around: Node) -> bool:
+    def is_only_inspected(self, node: Node, around: Node) -> bool:
         """Return whether an expression is only compared, tested for its type, or passed to a call that is followed."""
         if around.type == "arguments":
             return self.is_followed(around)
         if around.type not in ("unary_expression", "binary_expression"):
             return False
         operator = around.child_by_field_name("operator")
-        return operator is not None and operator.type in _LOOKS
+        return operator is not None and operator.type in _INSPECTING_OPERATORS
 
-    def is_handed_on(self, node: Node) -> bool:
+    def is_passed_on(self, node: Node) -> bool:
         """Return whether a module is passed on to where it can't be followed: to a call, into an object or a list, or
         out of a function. Aliases are followed, and so is `x = x || require("fs")`."""
         around = self.parents.get(node.id)
-        while around is not None and around.type in _SAME:
+        while around is not None and around.type in _PASSING_NODES:
             if around.type == "expression_statement":
                 return False
             node, around = around, self.parents.get(around.id)
@@ -213,34 +214,34 @@ class _Reader:
         """Return whether the call of these arguments returns its first argument, so that it can be followed."""
         call = self.parents.get(arguments.id)
         function = call.child_by_field_name("function") if call is not None else None
-        return function is not None and calls.PASSING.issuperset(self.names.meanings(function))
+        return function is not None and calls.PASSING.issuperset(self.names.full_names(function))
 
     # --- calls ---
 
-    def call(self, node: Node) -> Iterator[Fact]:
+    def call_facts(self, node: Node) -> Iterator[Fact]:
         """Yield facts of a call, for everything that the called name can stand for."""
         function = node.child_by_field_name("function") or node.child_by_field_name("constructor")
         if function is None:
             return
         place, given = self.place(node), arguments_of(node)
         literal = all(_is_constant(argument) for argument in given)
-        for meaning in self.names.meanings(function):
-            name = _function_of(meaning)
+        for full_name in self.names.full_names(function):
+            name = _function_of(full_name)
             last = name.rpartition(".")[2]
             yield Call(name=name, literal=literal, javascript=True, **place)
             if name.rpartition(".")[0] in calls.SENSITIVE and last in ("then", "finally"):
                 yield Trait(name="javascript.dynamic-member", **place)  # the callback receives the module
             if last in calls.IMPORTERS or name == "import":
-                yield from self.imported(self.names.text(given[0]) if given else "", place)
+                yield from self.import_facts(self.names.text(given[0]) if given else "", place)
             elif name in calls.CODE_CALLS and literal:
                 for argument in given:
                     yield from self.inner.facts(facts, self.names.text(argument) or "", place)
-            yield from self.started_by(node, name, given, place)
-            yield from self.written_by(name.replace("Sync", ""), given, place)
-        if any(name in calls.SENSITIVE for name in self.names.meanings(node)) and self.is_handed_on(node):
+            yield from self.command_facts(name, given, place)
+            yield from self.file_facts(name.replace("Sync", ""), given, place)
+        if any(name in calls.SENSITIVE for name in self.names.full_names(node)) and self.is_passed_on(node):
             yield Trait(name="javascript.dynamic-member", **place)
 
-    def imported(self, name: str | None, place: Place) -> Iterator[Fact]:
+    def import_facts(self, name: str | None, place: Place) -> Iterator[Fact]:
         """Yield the import of a module; a trait if its name isn't known, nothing if it is empty."""
         if name is None or UNKNOWN in name:
             yield Trait(name="javascript.dynamic-import", **place)
@@ -249,7 +250,7 @@ class _Reader:
 
     # --- commands ---
 
-    def started_by(self, node: Node, name: str, given: list[Node], place: Place) -> Iterator[Fact]:
+    def command_facts(self, name: str, given: list[Node], place: Place) -> Iterator[Fact]:
         """Yield the commands that a call starts."""
         if name not in calls.STARTS:
             return
@@ -284,7 +285,7 @@ class _Reader:
 
     # --- files ---
 
-    def written_by(self, name: str, given: list[Node], place: Place) -> Iterator[Fact]:
+    def file_facts(self, name: str, given: list[Node], place: Place) -> Iterator[Fact]:
         """Yield each file operation on a known path as a command: as `rm` or `ln` if one of these does the same,
         otherwise under the name of the function."""
         texts = [self.names.text(each) for each in given[:2]]
@@ -314,12 +315,12 @@ def _script_facts(script: str, depth: int) -> list[Fact]:
     return shell.facts_of_script(script, depth)
 
 
-def _function_of(meaning: str) -> str:
+def _function_of(full_name: str) -> str:
     """Return the name of the called function. `x.constructor` counts as `Function`, which compiles texts, because `x`
     may be a function; the `constructor` of `this` or `super` is a class."""
-    if meaning.endswith(".constructor") and meaning not in ("this.constructor", "super.constructor"):
+    if full_name.endswith(".constructor") and full_name not in ("this.constructor", "super.constructor"):
         return "Function"
-    return meaning
+    return full_name
 
 
 def _is(around: Node, field: str, node: Node) -> bool:

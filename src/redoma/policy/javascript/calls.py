@@ -13,7 +13,7 @@ BUILT_IN = names("""
 
 GLOBAL_OBJECTS = names("globalThis global")
 """Names of the global object."""
-TELLING_GLOBALS = GLOBAL_OBJECTS | names("""
+WATCHED_GLOBALS = GLOBAL_OBJECTS | names("""
     eval Function require module process fetch WebSocket EventSource XMLHttpRequest Reflect Proxy WebAssembly
 """)
 """Globals that are reported wherever their name occurs, even if the program may bind the name in some scope."""

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _MAX_DEPTH = 120
 _MAX_WORK = 400_000
-_MAX_MEANINGS = 8
+_MAX_NAMES = 8
 _MAX_TEXT = 64 << 10
 _ESCAPE = lazy_pattern(
     r"\\u\{([0-9a-fA-F]{1,6})\}|\\u([0-9a-fA-F]{4})|\\x([0-9a-fA-F]{2})|\\([0-7]{1,3})|\\(\r\n|.)", re.DOTALL
@@ -82,13 +82,13 @@ class Names:
         """By name: the values assigned to it (None if unknown). With each, the path of the member that is assigned, for
         a pattern: after `const {a: {b}} = c`, `b` has the value c and the path ("a", "b")."""
         self._found: dict[int, tuple[str, ...]] = {}
-        """Cached results of `meanings`, by the id of the node."""
+        """Cached results of `full_names`, by the id of the node."""
         self._named: dict[str, tuple[str, ...]] = {}
         """Cached results of `_of_name`."""
         self._open: set[int] = set()
         """The ids of the nodes that are being resolved."""
         self._cuts = 0
-        """How often a meaning was left unknown because of a cycle or a limit. Results that depend on one aren't cached,
+        """How often a name was left unknown because of a cycle or a limit. Results that depend on one aren't cached,
         except at the outermost call."""
         for node in nodes:
             self._note(node)
@@ -110,9 +110,7 @@ class Names:
             case "formal_parameters":
                 for parameter in named(node):
                     self._bind(parameter, None, ())
-            case "arrow_function":
-                self._bind(node.child_by_field_name("parameter"), None, ())
-            case "catch_clause":
+            case "arrow_function" | "catch_clause":
                 self._bind(node.child_by_field_name("parameter"), None, ())
             case "for_in_statement":
                 self._bind(node.child_by_field_name("left"), None, ())
@@ -138,12 +136,10 @@ class Names:
                     key = target.child_by_field_name("key")
                     member = self.key(key) if key is not None else UNKNOWN
                     pending.append((target.child_by_field_name("value"), value, (*members, member)))
-                case "object_pattern":
+                case "object_pattern" | "rest_pattern":
                     pending += [(child, value, members) for child in named(target)]
                 case "array_pattern":
                     pending += [(child, value, (*members, UNKNOWN)) for child in named(target)]
-                case "rest_pattern":
-                    pending += [(child, value, members) for child in named(target)]
 
     def _import(self, clause: Node) -> None:
         statement = self._parents.get(clause.id)
@@ -179,7 +175,7 @@ class Names:
 
     # --- what it means ---
 
-    def meanings(self, node: Node) -> tuple[str, ...]:
+    def full_names(self, node: Node) -> tuple[str, ...]:
         """Return what an expression may stand for: dotted names of modules and globals, with aliases resolved. The
         result of a call has the name of the function with `()`; UNKNOWN is what can't be followed."""
         known = self._found.get(node.id)
@@ -193,18 +189,18 @@ class Names:
         before = self._cuts
         self._open.add(node.id)
         try:
-            found = tuple(dict.fromkeys(self._meanings(node)))
+            found = tuple(dict.fromkeys(self._find_names(node)))
         finally:
             self._open.discard(node.id)
-        if len(found) > _MAX_MEANINGS:
-            telling = [name for name in found if name.partition(".")[0] in calls.SENSITIVE | calls.TELLING_GLOBALS]
-            found = tuple([*telling, *found][:_MAX_MEANINGS])
+        if len(found) > _MAX_NAMES:
+            watched = [name for name in found if name.partition(".")[0] in calls.SENSITIVE | calls.WATCHED_GLOBALS]
+            found = tuple([*watched, *found][:_MAX_NAMES])
         found = found or (UNKNOWN,)
         if before == self._cuts or not self._open:
             self._found[node.id] = found
         return found
 
-    def _meanings(self, node: Node) -> Iterator[str]:
+    def _find_names(self, node: Node) -> Iterator[str]:
         match node.type:
             case "identifier" | "shorthand_property_identifier":
                 yield from self._of_name(unescaped(text_of(node)))
@@ -214,19 +210,17 @@ class Names:
                 yield from ("this", "globalThis")
             case "string" if (around := self._parents.get(node.id)) is not None and around.type == "import_statement":
                 yield module_name(self.text(node) or UNKNOWN)
-            case "member_expression":
-                owner, key = node.child_by_field_name("object"), node.child_by_field_name("property")
+            case "member_expression" | "subscript_expression":
+                owner = node.child_by_field_name("object")
+                key = node.child_by_field_name("property") or node.child_by_field_name("index")
                 if owner is not None and key is not None:
-                    yield from self._member(owner, self.key(key))
-            case "subscript_expression":
-                owner, key = node.child_by_field_name("object"), node.child_by_field_name("index")
-                if owner is not None and key is not None:
-                    yield from self._member(owner, self.key(key))
+                    member = self.key(key)
+                    yield from (joined(name, member) for name in self.full_names(owner))
             case "call_expression":
                 yield from self._of_call(node)
             case "new_expression":
                 maker = node.child_by_field_name("constructor")
-                yield from (f"{name}()" for name in (self.meanings(maker) if maker is not None else (UNKNOWN,)))
+                yield from (f"{name}()" for name in (self.full_names(maker) if maker is not None else (UNKNOWN,)))
             case "assignment_expression":
                 yield from self._of_fields(node, "right")
             case "ternary_expression":
@@ -238,9 +232,9 @@ class Names:
                 else:
                     yield UNKNOWN
             case "sequence_expression":
-                yield from self.meanings(named(node)[-1])
+                yield from self.full_names(named(node)[-1])
             case kind if kind in _WRAPPERS and node.named_child_count:
-                yield from self.meanings(named(node)[0])
+                yield from self.full_names(named(node)[0])
             case _:
                 yield UNKNOWN
 
@@ -248,7 +242,7 @@ class Names:
         for field in fields:
             child = node.child_by_field_name(field)
             if child is not None:
-                yield from self.meanings(child)
+                yield from self.full_names(child)
 
     def _of_name(self, name: str) -> tuple[str, ...]:
         """Return what a name may stand for. Cached, because a common name may be bound in hundreds of places."""
@@ -262,32 +256,28 @@ class Names:
 
     def _bound(self, name: str) -> Iterator[str]:
         bound = self._values.get(name)
-        if bound is None or name in calls.TELLING_GLOBALS:
+        if bound is None or name in calls.WATCHED_GLOBALS:
             yield "globalThis" if name in calls.GLOBAL_OBJECTS else name
         for value, members in bound or ():
             if value is None:
                 yield name
                 continue
-            for meaning in self.meanings(value):
+            for full_name in self.full_names(value):
                 for member in members:
-                    meaning = joined(meaning, member)
-                yield meaning if meaning != UNKNOWN else name
-
-    def _member(self, owner: Node, key: str) -> Iterator[str]:
-        for meaning in self.meanings(owner):
-            yield joined(meaning, key)
+                    full_name = joined(full_name, member)
+                yield full_name if full_name != UNKNOWN else name
 
     def _of_call(self, node: Node) -> Iterator[str]:
         function, given = node.child_by_field_name("function"), arguments_of(node)
         if function is None:
             return
-        for name in self.meanings(function):
+        for name in self.full_names(function):
             last = name.rpartition(".")[2]
             if (last in calls.IMPORTERS or name == "import") and given:
                 text = self.text(given[0])
                 yield UNKNOWN if text is None or UNKNOWN in text else module_name(text)
             elif name in calls.PASSING and given:
-                yield from self.meanings(given[0])
+                yield from self.full_names(given[0])
             elif last == "bind":
                 yield name.removesuffix(".bind")
             else:
@@ -312,7 +302,7 @@ class Names:
             case "identifier":
                 return self._text_of_name(unescaped(text_of(node)), depth)
             case "member_expression" | "call_expression":
-                return self._text_by_meaning(node, depth)
+                return self._text_by_name(node, depth)
             case kind if kind in _WRAPPERS and node.named_child_count:
                 return self.text(named(node)[0], depth + 1)
         return None
@@ -349,14 +339,14 @@ class Names:
             return None  # not known, or one of several values
         return self.text(bound[0][0], depth + 10)
 
-    def _text_by_meaning(self, node: Node, depth: int) -> str | None:
-        meaning = self.meanings(node)[0]
-        if meaning in ("process.env.HOME", "os.homedir()"):
+    def _text_by_name(self, node: Node, depth: int) -> str | None:
+        full_name = self.full_names(node)[0]
+        if full_name in ("process.env.HOME", "os.homedir()"):
             return "~"
-        if meaning == "process.cwd()":
+        if full_name == "process.cwd()":
             return "."
         function = node.child_by_field_name("function")
-        if function is None or self.meanings(function)[0] not in _JOINERS:
+        if function is None or self.full_names(function)[0] not in _JOINERS:
             return None
         parts = [self.text(each, depth + 1) or UNKNOWN for each in arguments_of(node)]
         return posixpath.join(*parts) if parts else None

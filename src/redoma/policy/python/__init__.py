@@ -20,6 +20,7 @@ from ...lib.patterns import lazy_pattern
 from ..facts import (
     MAX_DEPTH,
     MAX_SOURCE,
+    SOURCE_TRAITS,
     SURROGATE,
     UNKNOWN,
     Assigned,
@@ -29,11 +30,13 @@ from ..facts import (
     Executed,
     Fact,
     Import,
+    Place,
     Trait,
     Unbound,
     normal,
+    only_known_later,
 )
-from ..inner_code import UNKNOWN_WORD, InnerCode, Place, deceptive_characters, quoted
+from ..inner_code import UNKNOWN_WORD, InnerCode, deceptive_characters, quoted
 from . import calls
 from .names import Names, module_of
 from .tree import MAX_COMPILED, all_nodes, bound_in, must_compile, parse, statements_of
@@ -50,14 +53,8 @@ TRAITS = {
     "python.unsafe-load": "it reads objects that run code when they are read",
     "python.removes-unknown": "it removes files that can't be known beforehand",
     "python.ends-processes": "it ends processes that it may not have started",
-    "files.outside": "it writes outside the working directory and the project",
     "python.dynamic-import": "it imports a module by a name that can't be known",
-    "source.nul": "it holds a NUL character",
-    "source.bad-utf8": "it is not valid UTF-8",
-    "source.invisible": "it holds characters that change the order text is shown in",
-    "source.too-large": "it is larger than what is read",
-    "source.too-deep": "it is nested deeper than what is read",
-    "source.secret": "it holds a credential",
+    **SOURCE_TRAITS,
 }
 
 _ENDING = frozenset({"kill", "terminate", "suspend", "send_signal"})
@@ -82,7 +79,7 @@ _ADDRESS = lazy_pattern(r"(?!file:)[a-zA-Z][a-zA-Z0-9+.-]*://")
 _MAX_ARGUMENTS = 50
 """Maximum number of the program's arguments and variables that are tried in place of an unknown part of a path."""
 
-_TELLING = frozenset(
+_NODES_WITH_FACTS = frozenset(
     {ast.Import, ast.ImportFrom, ast.Call, ast.Assign, ast.Compare, ast.Attribute, ast.Subscript, ast.Name}
     | {ast.MatchClass, ast.ClassDef, ast.AugAssign}
 )
@@ -156,7 +153,7 @@ def _text_facts(source: str) -> Iterator[Fact]:
             yield Trait(name="python.encoding", line=number, column=1, text=line.strip())
 
 
-_STEERS = "it changes, or hands on, what decides which programs and modules are run"
+_CHANGES_WHAT_RUNS = "it changes, or hands on, what decides which programs and modules are run"
 
 
 class _Reader:
@@ -177,57 +174,55 @@ class _Reader:
         """The program's arguments and variables: an unknown text may be any of them."""
         self.environment = environment
         self.inner = InnerCode(source, depth)
-        self.reported: set[ast.AST] = set()
+        self.covered: set[ast.AST] = set()
         """Nodes that a fact about their parent covers."""
-        self.members: set[ast.AST] = set()
+        self.class_statements: set[ast.AST] = set()
         """Statements in class bodies. A name that they bind becomes an attribute, which isn't followed."""
-        self.looked_at: set[ast.AST] = set()
+        self.inspected: set[ast.AST] = set()
         """Arguments of calls that only inspect them."""
-        self.handed_to: dict[ast.AST, ast.Call] = {}
+        self.passed_to: dict[ast.AST, ast.Call] = {}
         """Names and attributes passed as arguments, each with the call."""
-        self.followed: dict[str, bool] = {}
+        self.followed_aliases: dict[str, bool] = {}
         """Local names, and whether one is an alias of something in `calls.FOLLOWED`."""
-        self.values: dict[ast.AST, ast.expr] = {}
+        self.item_values: dict[ast.AST, ast.expr] = {}
         """Subscripts that are assigned to (`x[key] = value`), each with the value."""
 
     def read(self) -> Iterator[Fact]:
         """Yield the facts of every node, breadth first."""
         for node in self.nodes:
-            if node.__class__ not in _TELLING:
+            if node.__class__ not in _NODES_WITH_FACTS:
                 continue
             match node:  # the most common first
                 case ast.Name(ctx=context):
-                    if node not in self.reported and isinstance(context, ast.Load) and self.tells(node):
-                        yield from self.mention(node)
+                    if node not in self.covered and isinstance(context, ast.Load) and self.is_reported(node):
+                        yield from self.name_facts(node)
                 case ast.Attribute(ctx=context):
                     if isinstance(context, ast.Load):
-                        yield from self.attribute(node)
+                        yield from self.attribute_facts(node)
                     else:
-                        yield from self.changed(node)
+                        yield from self.change_facts(node)
                 case ast.Call():
-                    self.reported.add(node.func)
-                    yield from self.call(node)
+                    self.covered.add(node.func)
+                    yield from self.call_facts(node)
                 case ast.Subscript(ctx=ast.Load()):
-                    yield from self.item(node)
+                    yield from self.item_facts(node)
                 case ast.Subscript(value=table, slice=key, ctx=ast.Store()):
-                    if calls.ENVIRONMENTS.isdisjoint(self.names.meanings(table)):
-                        yield from self.changed(table)
+                    if calls.ENVIRONMENTS.isdisjoint(self.names.full_names(table)):
+                        yield from self.change_facts(table)
                     else:
-                        value = self.values.get(node)
-                        text = self.names.text(value) if value is not None else None
-                        name = self.names.text(key) or UNKNOWN
-                        yield Assigned(name=name, value=text or UNKNOWN, **self.place(node))
+                        name, value = self.names.text(key), self.names.text(self.item_values.get(node))
+                        yield Assigned(name=name or UNKNOWN, value=value or UNKNOWN, **self.place(node))
                 case ast.Subscript(value=table):  # deleted
-                    yield from self.changed(table)
+                    yield from self.change_facts(table)
                 case ast.AugAssign(target=target):
-                    yield from self.changed(target)
+                    yield from self.change_facts(target)
                 case ast.Assign(targets=[ast.Subscript() as target], value=value):
-                    self.values[target] = value
+                    self.item_values[target] = value
                 case ast.Assign(targets=[ast.Name()], value=ast.Name() | ast.Attribute() as value):
-                    if node not in self.members and self.names.meanings(value)[0] in calls.FOLLOWED:
-                        self.reported.add(value)  # a plain alias: judged where it is used
+                    if node not in self.class_statements and self.names.full_names(value)[0] in calls.FOLLOWED:
+                        self.covered.add(value)  # a plain alias: judged where it is used
                 case ast.Compare(ops=[ast.In() | ast.NotIn()], comparators=[container]):
-                    self.reported.add(container)  # `x in container` takes nothing out of the container
+                    self.covered.add(container)  # `x in container` takes nothing out of the container
                 case ast.Import(names=aliases):
                     for alias in aliases:
                         yield Import(name=alias.name, **self.place(node))
@@ -236,12 +231,12 @@ class _Reader:
                     for alias in aliases:
                         yield Import(name=f"{module_of(node)}{dot}{alias.name}", **self.place(node))
                 case ast.ClassDef(body=body):
-                    self.members.update(statements_of(body))
+                    self.class_statements.update(statements_of(body))
                 case ast.MatchClass(kwd_attrs=read):
                     for attribute in read:
                         yield Attribute(name=f"{UNKNOWN}.{attribute}", **self.place(node))
 
-    def tells(self, node: ast.Name) -> bool:
+    def is_reported(self, node: ast.Name) -> bool:
         """Return whether to report that a name is read. Local names aren't reported, except aliases of something in
         `calls.FOLLOWED`."""
         name = node.id
@@ -249,35 +244,35 @@ class _Reader:
             return True
         if not self.names.is_alias(name):
             return False
-        if name not in self.followed:
-            self.followed[name] = not calls.FOLLOWED.isdisjoint(self.names.meanings(node))
-        return self.followed[name]
+        if name not in self.followed_aliases:
+            self.followed_aliases[name] = not calls.FOLLOWED.isdisjoint(self.names.full_names(node))
+        return self.followed_aliases[name]
 
-    def mention(self, node: ast.expr) -> Iterator[Fact]:
+    def name_facts(self, node: ast.expr) -> Iterator[Fact]:
         """Yield facts of a name or attribute that is read without being called."""
         place = self.place(node)
-        for meaning in self.names.meanings(node):
-            yield Attribute(name=meaning, **place)
-            if meaning in calls.ENVIRONMENTS and not self.only_reads(node):
-                yield Unbound(why=_STEERS, **place)
-            if meaning in calls.SENSITIVE_MODULES or meaning.startswith(calls.SENSITIVE_DICTS):
-                if node not in self.looked_at:
+        for name in self.names.full_names(node):
+            yield Attribute(name=name, **place)
+            if name in calls.ENVIRONMENTS and not self.only_reads(node):
+                yield Unbound(why=_CHANGES_WHAT_RUNS, **place)
+            if name in calls.SENSITIVE_MODULES or name.startswith(calls.SENSITIVE_DICTS):
+                if node not in self.inspected:
                     yield Trait(name="python.dynamic-attribute", **place)
-            elif meaning.endswith(calls.TABLE_WRITERS):
+            elif name.endswith(calls.TABLE_WRITERS):
                 yield Trait(name="python.table-file", **place)
-            elif node in self.handed_to and meaning == "subprocess.Popen":
+            elif node in self.passed_to and name == "subprocess.Popen":
                 yield Trait(name="python.dynamic-command", **place)
-            elif node in self.handed_to and meaning in calls.REMOVERS:  # map(shutil.rmtree, ["/"])
-                for argument in self.handed_to[node].args:
+            elif node in self.passed_to and name in calls.REMOVERS:  # map(shutil.rmtree, ["/"])
+                for argument in self.passed_to[node].args:
                     paths = argument.elts if isinstance(argument, (ast.List, ast.Tuple, ast.Set)) else [argument]
                     for path in paths:
-                        yield from self.file_command("rm", calls.REMOVERS[meaning], path, place)
+                        yield from self.file_command("rm", calls.REMOVERS[name], path, place)
 
-    def changed(self, node: ast.expr) -> Iterator[Fact]:
+    def change_facts(self, node: ast.expr) -> Iterator[Fact]:
         """Yield a fact if the program changes a value, such as `sys.path`, that determines which files later calls and
         imports run. `node`: what is assigned to or deleted; for an item, its table."""
-        if any(map(calls.STEERING.match, self.names.meanings(node))):
-            yield Unbound(why=_STEERS, **self.place(node))
+        if any(map(calls.DECIDES_WHAT_RUNS.match, self.names.full_names(node))):
+            yield Unbound(why=_CHANGES_WHAT_RUNS, **self.place(node))
 
     def only_reads(self, node: ast.expr) -> bool:
         """Return whether this use of `os.environ` only reads or copies it. Also True if it sets an item: that is
@@ -290,10 +285,10 @@ class _Reader:
             case ast.Dict(keys=keys, values=values):
                 return any(key is None and value is node for key, value in zip(keys, values, strict=True))
             case ast.Call(func=function):
-                return not calls.COPIERS.isdisjoint(self.names.meanings(function))
+                return not calls.COPIERS.isdisjoint(self.names.full_names(function))
             case ast.keyword(arg="env"):
                 call = self.parents.get(around)
-                return isinstance(call, ast.Call) and self.names.meanings(call.func)[0] in calls.STARTS_COMMANDS
+                return isinstance(call, ast.Call) and self.names.full_names(call.func)[0] in calls.STARTS_COMMANDS
         return False
 
     @functools.cached_property
@@ -314,73 +309,73 @@ class _Reader:
         text = line[start:end] if node.end_lineno == number else line[start:]  # type: ignore[attr-defined]
         return {"line": number, "column": start + 1, "text": text}
 
-    def attribute(self, node: ast.Attribute) -> Iterator[Fact]:
+    def attribute_facts(self, node: ast.Attribute) -> Iterator[Fact]:
         """Yield facts of an attribute that is read; for a chain `a.b.c`, only for the whole chain."""
         if node.attr in ("format", "format_map"):
-            yield from self.formatted(node.value, node)
+            yield from self.template_facts(node.value, node)
         inner = node.value
-        self.reported.add(inner)
+        self.covered.add(inner)
         while isinstance(inner, ast.Attribute):
             inner = inner.value
-            self.reported.add(inner)
-        if node not in self.reported:
-            yield from self.mention(node)
+            self.covered.add(inner)
+        if node not in self.covered:
+            yield from self.name_facts(node)
 
-    def formatted(self, template: ast.expr, node: ast.expr) -> Iterator[Fact]:
+    def template_facts(self, template: ast.expr, node: ast.expr) -> Iterator[Fact]:
         """Yield the attributes that a format template reads: `"{0.__globals__}".format(f)` reads one of f."""
         for name in _attributes_in(self.names.text(template) or ""):
             yield Attribute(name=f"{UNKNOWN}.{name}", **self.place(node))
 
-    def item(self, node: ast.Subscript) -> Iterator[Fact]:
+    def item_facts(self, node: ast.Subscript) -> Iterator[Fact]:
         """Yield facts of an item that is read: `sys.modules["os"]` is os; `sys.modules[x]` can be any module."""
-        meanings = self.names.meanings(node)
-        if any(meaning.startswith(calls.SENSITIVE_TABLES) for meaning in meanings):
-            self.reported.add(node.value)
+        names = self.names.full_names(node)
+        if any(name.startswith(calls.SENSITIVE_TABLES) for name in names):
+            self.covered.add(node.value)
             if not (isinstance(node.slice, ast.Name) and node.slice.id == "__name__"):  # the module itself
                 yield Trait(name="python.dynamic-attribute", **self.place(node))
-        elif node not in self.reported and not any("[" in meaning or UNKNOWN in meaning for meaning in meanings):
-            self.reported.add(node.value)
-            yield from self.mention(node)
+        elif node not in self.covered and not any("[" in name or UNKNOWN in name for name in names):
+            self.covered.add(node.value)
+            yield from self.name_facts(node)
 
     # --- calls ---
 
-    def call(self, node: ast.Call) -> Iterator[Fact]:
+    def call_facts(self, node: ast.Call) -> Iterator[Fact]:
         """Yield facts of a call, for everything that the called name can stand for."""
         if isinstance(node.func, ast.Lambda):
             return  # `read` also visits its body and its arguments
         place = self.place(node)
         literal = all(isinstance(argument, ast.Constant) for argument in arguments_of(node))
-        meanings = self.names.meanings(node.func)
-        self.note_handed(node, meanings[0])
-        for meaning in meanings:
-            if meaning in calls.CODE_CALLS:
-                codes = self.code_of(node, meaning)
-                alone = all(code is not None and self.stands_alone(code, meaning) for code in codes)
-                yield Call(name=meaning, literal=alone, **place)
+        names = self.names.full_names(node.func)
+        self.note_arguments(node, names[0])
+        for name in names:
+            if name in calls.CODE_CALLS:
+                codes = self.code_of(node, name)
+                alone = all(code is not None and self.stands_alone(code, name) for code in codes)
+                yield Call(name=name, literal=alone, **place)
                 for code in codes:
                     if code is not None:
                         yield from self.inner.facts(functools.partial(facts, args=self.given), code, place)
             else:
-                yield Call(name=meaning, literal=literal, **place)
-            if meaning.endswith((".format", ".format_map")) and node.args:  # of `str` itself or a subclass
-                yield from self.formatted(node.args[0], node)
-            yield from self.imported_by(node, meaning, place)
-            yield from self.looked_up_by(node, meaning, place)
-            yield from self.started_by(node, meaning, place)
-            yield from self.written_by(node, meaning, place)
-            yield from self.sent_by(node, meaning, place)
+                yield Call(name=name, literal=literal, **place)
+            if name.endswith((".format", ".format_map")) and node.args:  # of `str` itself or a subclass
+                yield from self.template_facts(node.args[0], node)
+            yield from self.import_facts(node, name, place)
+            yield from self.lookup_facts(node, name, place)
+            yield from self.command_facts(node, name, place)
+            yield from self.file_facts(node, name, place)
+            yield from self.data_facts(node, name, place)
 
-    def note_handed(self, node: ast.Call, callee: str) -> None:
+    def note_arguments(self, node: ast.Call, callee: str) -> None:
         """Record the names and attributes passed to a call: they may be functions that the callee calls. Arguments that
-        the callee only inspects, as in `print(os)` and `isinstance(p, Popen)`, go to `looked_at` instead."""
-        if callee in calls.LOOKERS and not self.names.binds(callee):
-            self.looked_at.update(node.args)
+        the callee only inspects, as in `print(os)` and `isinstance(p, Popen)`, go to `inspected` instead."""
+        if callee in calls.INSPECTORS and not self.names.binds(callee):
+            self.inspected.update(node.args)
             return
         if callee in calls.PATCHERS and not self.names.binds(callee.rpartition(".")[2]):
-            self.looked_at.update(node.args[:1])
+            self.inspected.update(node.args[:1])
         for argument in node.args:
             if argument.__class__ in (ast.Name, ast.Attribute):
-                self.handed_to[argument] = node
+                self.passed_to[argument] = node
 
     def code_of(self, node: ast.Call, name: str) -> list[str | None]:
         """Return the texts that a call runs as code, with None for each that isn't known. A function passed to a timer
@@ -392,8 +387,7 @@ class _Reader:
         for code in given:
             function = isinstance(code, ast.Lambda) or (isinstance(code, ast.Name) and self.names.is_function(code.id))
             if code is not None and not (name in calls.TIMERS and function):
-                texts = self.names.texts(code)
-                codes += [text if text is not None and UNKNOWN not in text else None for text in texts]
+                codes += [None if text is None or UNKNOWN in text else text for text in self.names.texts(code)]
         return codes
 
     def stands_alone(self, code: str, name: str) -> bool:
@@ -412,47 +406,46 @@ class _Reader:
         uses = any(isinstance(node, ast.Name) and self.names.binds(node.id) for node in inner)
         return not uses and (name in calls.TIMERS or not binds)  # a timer's code has a scope of its own
 
-    def imported_by(self, node: ast.Call, name: str, place: Place) -> Iterator[Fact]:
+    def import_facts(self, node: ast.Call, name: str, place: Place) -> Iterator[Fact]:
         if name in calls.IMPORTERS and node.args:
             module = self.names.text(node.args[0])
             if module is not None and module.startswith("."):  # relative to the package in the next argument
-                package = self.argument(node, 1, "package")
-                above = self.names.text(package) if package is not None else None
+                above = self.names.text(self.argument(node, 1, "package"))
                 module = None if above is None or module.startswith("..") else above + module
             if module is None or UNKNOWN in module:
                 yield Trait(name="python.dynamic-import", **place)
             else:
                 yield Import(name=module, **place)
 
-    def looked_up_by(self, node: ast.Call, name: str, place: Place) -> Iterator[Fact]:
+    def lookup_facts(self, node: ast.Call, name: str, place: Place) -> Iterator[Fact]:
         """Yield facts of `getattr` and similar functions. With a known name they read that attribute; with an unknown
         name, possibly any attribute."""
         if name == "hasattr" or (name == "getattr" and len(node.args) > 1):
-            owner, key = node.args[0], self.names.text(node.args[1]) if len(node.args) > 1 else None
-            if key is not None and UNKNOWN not in key:
-                self.reported.add(owner)
-                if name == "getattr" and node not in self.reported:
-                    yield from self.mention(node)
-            elif calls.SENSITIVE_MODULES.intersection(self.names.meanings(owner)):
+            owner = node.args[0]
+            if self.names.known_text(self.argument(node, 1)) is not None:
+                self.covered.add(owner)
+                if name == "getattr" and node not in self.covered:
+                    yield from self.name_facts(node)
+            elif calls.SENSITIVE_MODULES.intersection(self.names.full_names(owner)):
                 yield Trait(name="python.dynamic-attribute", **place)
         elif name in ("operator.attrgetter", "operator.methodcaller") and node.args:
-            key = self.names.text(node.args[0])
-            if key is None or UNKNOWN in key or f".{key}" in calls.TELLING_METHODS:
+            key = self.names.known_text(node.args[0])
+            if key is None or f".{key}" in calls.COMMAND_METHODS:
                 yield Trait(name="python.dynamic-attribute", **place)
 
     # --- commands ---
 
-    def started_by(self, node: ast.Call, name: str, place: Place) -> Iterator[Fact]:
+    def command_facts(self, node: ast.Call, name: str, place: Place) -> Iterator[Fact]:
         """Yield the commands that a call starts, and their variables.
 
         With `cwd=`, the directory of the commands counts as unknown, and so do files that they execute by a relative
         path. Only the paths that they write are resolved, if the value of `cwd` is known.
         """
-        yield from self.variables(node, name)
+        yield from self.variable_facts(node, name)
         if name in calls.STARTS_COMMANDS and any(keyword.arg is None for keyword in node.keywords):
-            yield Unbound(why="with which variables it starts a program is only known when it runs", **place)
+            yield Unbound(why=only_known_later("with which variables it starts a program"), **place)
         directory = next((keyword.value for keyword in node.keywords if keyword.arg == "cwd"), None)
-        where = self.names.text(directory) if directory is not None else None
+        where = self.names.text(directory)
         for fact in self.commands_of(node, name, place):
             if directory is not None and isinstance(fact, (Command, Executed)):
                 fact = replace(fact, directory=None)
@@ -466,13 +459,12 @@ class _Reader:
         if shell is not False:
             yield Trait(name="python.shell", **place)
             script = self.argument(node, 0, "cmd", "command", "args")
-            words = self.names.words(script) if script is not None else None
-            text = words[0] if words else self.names.text(script) if script is not None else None
-            yield from self.script_facts(text, place)
+            words = self.names.words(script)
+            yield from self.script_facts(words[0] if words else self.names.text(script), place)
         if name in calls.ARGV_CALLS and not shell:
             command = self.argument(node, 0, "args", "argv")
-            words = self.names.words(command) if command is not None else None
-            if words is None and command is not None and (text := self.names.text(command)) is not None:
+            words = self.names.words(command)
+            if words is None and (text := self.names.text(command)) is not None:
                 words = [text]
             if any(keyword.arg == "executable" for keyword in node.keywords):
                 words = None
@@ -481,7 +473,7 @@ class _Reader:
             yield from self.argv_facts([self.names.text(word) or UNKNOWN for word in node.args], place)
         elif name in calls.EXEC_LISTS or name in calls.EXEC_SPREAD:
             yield from self.argv_facts(self.exec_words(node, name), place)
-        elif name.endswith(calls.TELLING_METHODS) and name not in calls.STARTS_COMMANDS and node.args:
+        elif name.endswith(calls.COMMAND_METHODS) and name not in calls.STARTS_COMMANDS and node.args:
             text = self.names.text(node.args[0])
             if text is not None:
                 yield from self.script_facts(text, place)
@@ -498,7 +490,7 @@ class _Reader:
             rest = [self.names.text(word) or UNKNOWN for word in node.args[at + 1 :]]
         return [program, *(rest[1:] if rest is not None else [UNKNOWN])]
 
-    def variables(self, node: ast.Call, called: str) -> Iterator[Fact]:
+    def variable_facts(self, node: ast.Call, called: str) -> Iterator[Fact]:
         """Yield the variables that a call sets for the command it starts: `env={"BASH_ENV": "x.sh"}`."""
         tables = [keyword.value for keyword in node.keywords if keyword.arg == "env"]
         if called in calls.ENVIRONMENT_AT:
@@ -507,11 +499,10 @@ class _Reader:
         for given in tables:
             entries = zip(given.keys, given.values, strict=True) if isinstance(given, ast.Dict) else [(None, given)]
             for key, value in entries:
-                if key is None and not calls.ENVIRONMENTS.isdisjoint(self.names.meanings(value)):
+                if key is None and not calls.ENVIRONMENTS.isdisjoint(self.names.full_names(value)):
                     continue  # {**os.environ}
-                name = self.names.text(key) if key is not None else None
-                text = self.names.text(value) or UNKNOWN
-                yield Assigned(name=name or UNKNOWN, value=text, **self.place(node))
+                name, text = self.names.text(key), self.names.text(value)
+                yield Assigned(name=name or UNKNOWN, value=text or UNKNOWN, **self.place(node))
 
     def argument(self, node: ast.Call, at: int, *keywords: str) -> ast.expr | None:
         """Return the argument at position `at` or with one of these names; None if there is none or it is `*x`."""
@@ -552,7 +543,7 @@ class _Reader:
 
     # --- files ---
 
-    def written_by(self, node: ast.Call, name: str, place: Place) -> Iterator[Fact]:
+    def file_facts(self, node: ast.Call, name: str, place: Place) -> Iterator[Fact]:
         """Yield each file operation on a known path as a command: as `rm`, `chmod` or `ln` if one of these does the
         same, otherwise under the name of the function."""
         owner = node.func.value if isinstance(node.func, ast.Attribute) else None
@@ -564,9 +555,9 @@ class _Reader:
         elif name.endswith(".chmod"):
             yield from self.file_command("chmod", (_octal(self.argument(node, 0, "mode")),), owner, place)
         elif name in ("os.symlink", "os.link"):
-            yield from self.linked(self.argument(node, 0, "src"), self.argument(node, 1, "dst"), place)
+            yield from self.link_facts(self.argument(node, 0, "src"), self.argument(node, 1, "dst"), place)
         elif name.endswith((".symlink_to", ".hardlink_to")):
-            yield from self.linked(self.argument(node, 0, "target"), owner, place)
+            yield from self.link_facts(self.argument(node, 0, "target"), owner, place)
         elif target := calls.TARGETS.get(name) or calls.METHOD_TARGETS.get(name[name.rfind(".") :]):
             yield from self.file_write(name, self.argument(node, target[0], *target[1]), place)
             if name in calls.MOVERS:
@@ -596,13 +587,12 @@ class _Reader:
 
     # --- databases ---
 
-    def sent_by(self, node: ast.Call, name: str, place: Place) -> Iterator[Fact]:
+    def data_facts(self, node: ast.Call, name: str, place: Place) -> Iterator[Fact]:
         """Yield facts of calls that may change a database, read from another machine, or load objects that run code."""
         if name.endswith(calls.STATEMENT_CALLS):
-            statement = self.argument(node, 0, "sql", "query", "operation", "statement")
-            text = self.names.text(statement) if statement is not None else None
+            text = self.names.text(self.argument(node, 0, "sql", "query", "operation", "statement"))
             if text is None and self.connections:
-                yield Unbound(why="it runs statements that are only known when it runs", **place)
+                yield Unbound(why=only_known_later("which statements it runs"), **place)
             if self.is_statement(node, text) and not (text is not None and _READS.match(text)):
                 yield Trait(name="python.database-write", **place)
         elif name.endswith(calls.TABLE_READERS) and any(map(_ADDRESS.match, self.paths(next(iter(node.args), None)))):
@@ -619,7 +609,7 @@ class _Reader:
     def is_safe_loader(self, node: ast.Call) -> bool:
         """Return whether `yaml.load` uses a safe loader. Also True without a loader, because then the call fails."""
         loader = self.argument(node, 1, "Loader")
-        return loader is None or any(name.endswith(calls.SAFE_LOADERS) for name in self.names.meanings(loader))
+        return loader is None or any(name.endswith(calls.SAFE_LOADERS) for name in self.names.full_names(loader))
 
     def may_be_true(self, node: ast.Call, keyword: str, *, at: int) -> bool:
         """Return whether the argument `keyword`, or the one at position `at`, is anything but a false constant."""
@@ -639,7 +629,7 @@ class _Reader:
         return [
             node
             for node in self.nodes
-            if isinstance(node, ast.Call) and any(map(_CONNECTS.search, self.names.meanings(node.func)))
+            if isinstance(node, ast.Call) and any(map(_CONNECTS.search, self.names.full_names(node.func)))
         ]
 
     @property
@@ -650,8 +640,9 @@ class _Reader:
     @property
     def in_memory(self) -> bool:
         """Whether the program opens databases, all of them in memory."""
-        places = [self.names.text(call.args[0]) if call.args else None for call in self.connections]
-        return bool(places) and all(place in _MEMORY for place in places)
+        return bool(self.connections) and all(
+            call.args and self.names.text(call.args[0]) in _MEMORY for call in self.connections
+        )
 
     def opens_for_writing(self, node: ast.Call, *, at: int) -> bool:
         """Return whether the mode, argument `at`, may allow writing."""
@@ -675,7 +666,7 @@ class _Reader:
     def paths(self, node: ast.expr | None) -> list[str]:
         """Return the paths that an expression may stand for: as written, and with each of the program's arguments and
         variables in place of unknown parts."""
-        text = self.names.text(node) if node is not None else None
+        text = self.names.text(node)
         found = [text] if text is not None and not text.startswith(UNKNOWN) else []
         if node is not None and (text is None or UNKNOWN in text):
             for given in self.given[:_MAX_ARGUMENTS]:
@@ -687,7 +678,7 @@ class _Reader:
     def file_command(self, name: str, args: tuple[str, ...], path: ast.expr | None, place: Place) -> Iterator[Fact]:
         """Yield the command `name` for each path that an expression may stand for, and a trait if it is `rm` and the
         path is unknown."""
-        text = self.names.text(path) if path is not None else None
+        text = self.names.text(path)
         for each in self.paths(path):
             yield Command(name=name, args=(*args, each), writes=(normal(each, None),), via=("python",), **place)
         if name == "rm" and (text is None or text.startswith(UNKNOWN)):
@@ -698,7 +689,7 @@ class _Reader:
         for each in self.paths(path):
             yield Command(name=name, args=(), writes=(normal(each, None),), via=("python",), **place)
 
-    def linked(self, source: ast.expr | None, link: ast.expr | None, place: Place) -> Iterator[Fact]:
+    def link_facts(self, source: ast.expr | None, link: ast.expr | None, place: Place) -> Iterator[Fact]:
         """Yield a new link as the command `ln`, so that writes through it count as writes to its target."""
         for link_path in self.paths(link):
             for source_path in self.paths(source) or [UNKNOWN]:

@@ -35,7 +35,7 @@ COPIERS = names("""
     dict list sorted tuple set len iter print repr str copy.copy json.dumps json.dump pprint.pprint pprint.pformat
 """)
 """Functions that don't change a dictionary that is passed to them."""
-STEERING = lazy_pattern(
+DECIDES_WHAT_RUNS = lazy_pattern(
     r"(?:os|posix)\.environb?\b|sys\.(?:path|meta_path|path_hooks|path_importer_cache|modules|executable)\b"
     r"|builtins\.|__builtins__\b|(?:.*\.)?__(?:path|import|loader|spec)__\b|importlib\b",
     re.DOTALL,
@@ -43,7 +43,7 @@ STEERING = lazy_pattern(
 """Names that determine which files are run. Setting one of them is reported."""
 IMPORTERS = names("__import__ importlib.import_module importlib.__import__ runpy.run_module")
 
-TELLING_METHODS = (".system", ".popen", ".getoutput", ".check_output", ".check_call", ".Popen")
+COMMAND_METHODS = (".system", ".popen", ".getoutput", ".check_output", ".check_call", ".Popen")
 """Methods of any object, such as a C library or a module from a list: if the first argument is a known string, it is
 read as a command."""
 
@@ -53,7 +53,7 @@ SENSITIVE_MODULES = names("os posix subprocess builtins __builtins__ importlib p
 SENSITIVE_TABLES = ("sys.modules[", "__builtins__[", *(f"{module}.__dict__[" for module in SENSITIVE_MODULES))
 SENSITIVE_DICTS = tuple(f"{module}.__dict__" for module in SENSITIVE_MODULES)
 # Functions that only inspect their arguments or replace a member: a module passed to them can't be used by others.
-LOOKERS = names("print repr str dir id type help isinstance issubclass")
+INSPECTORS = names("print repr str dir id type help isinstance issubclass")
 PATCHERS = names("""
     monkeypatch.setattr monkeypatch.delattr mocker.patch.object patch.object mock.patch.object
     unittest.mock.patch.object

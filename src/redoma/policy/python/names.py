@@ -13,18 +13,18 @@ import shlex
 import sys
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from operator import itemgetter
 
 from ...lib.patterns import lazy_pattern
 from ..facts import UNKNOWN
-from .tree import own_places, position
+from .tree import position, redefined_spans
 
 _BUILTINS = frozenset({*dir(builtins), "__builtins__"})
 _MAX_LINKS = 50
 """Maximum number of links followed in a chain such as `a.b().c().d()…`. A longer chain has no known base."""
-_MAX_MEANINGS = 16
+_MAX_NAMES = 16
 _MAX_TEXT = 100_000
 _MAX_NESTING = 60
 """Maximum nesting of expressions that are followed. Deeper ones are unknown."""
@@ -44,27 +44,13 @@ _INNER_MODULE = lazy_pattern(
     r"(?:\w+\.)+?_?((?:os|posix|subprocess|builtins|pty|ctypes|sys|importlib|runpy|pickle|marshal)(?:\..*)?)", re.DOTALL
 )
 _NAMING = (ast.Name, ast.Attribute, ast.Call, ast.Subscript, ast.NamedExpr, ast.Await)
+_IMPORTERS = frozenset({"importlib.import_module", "importlib.__import__", "__import__"})
 _LIST_GROWERS = frozenset({"append", "extend"})
 _LIST_CHANGERS = frozenset({"insert", "pop", "remove", "reverse", "clear", "sort"})
 _PATH_JOINERS = frozenset({"pathlib.Path", "pathlib.PurePath", "pathlib.PosixPath", "os.path.join"})
 _PATH_KEEPERS = frozenset(
     {"os.path.expanduser", "os.path.abspath", "os.path.realpath", "os.fspath", "shlex.quote"}
 )  # functions whose result refers to the same file
-
-
-_Span = tuple[tuple[int, int], tuple[int, int]]
-"""A start and an end position."""
-
-
-def _apart(places: Sequence[_Span]) -> list[_Span]:
-    """Return these spans, sorted, with overlapping and adjacent ones joined."""
-    apart: list[_Span] = []
-    for start, end in sorted(places):
-        if apart and start <= apart[-1][1]:
-            apart[-1] = apart[-1][0], max(end, apart[-1][1])
-        else:
-            apart.append((start, end))
-    return apart
 
 
 class Names:
@@ -99,7 +85,7 @@ class Names:
             if node.__class__ in _BINDING:
                 self._note(node)
         shadowed = _BUILTINS & self._stores.keys()
-        self._own = {name: _apart(places) for name, places in own_places(nodes, shadowed).items()} if shadowed else {}
+        self._redefined = redefined_spans(nodes, shadowed) if shadowed else {}
         """Built-in names that the program redefines, each with the spans where that certainly holds."""
 
     # -- collecting ---------------------------------------------------------------------------------------------
@@ -206,15 +192,15 @@ class Names:
         """Whether the program binds a name in any way."""
         return name in self._stores
 
-    def _is_own(self, name: str, node: ast.expr) -> bool:
+    def _is_redefined(self, name: str, node: ast.expr) -> bool:
         """Whether a built-in name is certainly redefined by the program at the position of a node."""
-        if name not in self._own:
+        if name not in self._redefined:
             return False
-        places, here = self._own[name], position(node)
+        places, here = self._redefined[name], position(node)
         before = bisect_right(places, here, key=itemgetter(0))
         return before > 0 and here < places[before - 1][1]
 
-    def meanings(self, node: ast.expr) -> list[str]:
+    def full_names(self, node: ast.expr) -> list[str]:
         """Return the dotted names an expression can stand for; UNKNOWN takes the place of a base that isn't a name.
 
         A built-in name that the program redefines gets "@own" after it, so that no rule takes it for Python's.
@@ -222,42 +208,48 @@ class Names:
         found: dict[str, None] = {}
         seen: set[tuple[str, str, ast.expr | None]] = set()
         pending = [(*self._chain(node), node)]
-        while pending and len(found) < _MAX_MEANINGS:
+        while pending and len(found) < _MAX_NAMES:
             base, tail, where = pending.pop()
             base, bound = self._end(base)
             where = bound or where
-            step = base, tail, where if base in self._own else None
+            step = base, tail, where if base in self._redefined else None
             if step in seen:
                 continue
             if len(seen) >= _MAX_STEPS or self._steps >= _MAX_ALL_STEPS:
                 self.exhausted = True
                 break
-            self._steps += 1
             seen.add(step)
-            if base == UNKNOWN or base.startswith("="):
-                found[_plain(base.removeprefix("=") + tail)] = None
-                continue
-            for full in islice(self._imported.get(base, ()), _MAX_MEANINGS):
-                found[_plain(full + tail)] = None
-                if inner := _INNER_MODULE.fullmatch(full + tail):
-                    found[_plain(inner[1])] = None
-            values = self._assigned.get(base, ())
-            self._steps += min(len(values), _MAX_MEANINGS)
-            for value in values[:_MAX_MEANINGS]:
+            values = self._assigned.get(base, ())[:_MAX_NAMES]
+            self._steps += 1 + len(values)
+            for value in values:
                 value_base, value_tail = self._chain(value)
                 if value_base != UNKNOWN and value_base != base:
                     pending.append((value_base, value_tail + tail, value))
-            if base not in self._imported and not values:
-                for module in self.stars[:_MAX_MEANINGS]:
-                    found[f"{module}.{base}{tail}"] = None
-            if base in _BUILTINS:
-                if not self._is_own(base, where):
-                    found[_plain(base + tail)] = None
-                elif base not in self._imported:
-                    found[f"{base}@own{tail}"] = None
-            elif base not in self._imported and not values:
-                found[_plain(base + tail)] = None
-        return list(found) or [_plain("".join(self._chain(node)))]
+            found.update(dict.fromkeys(self._final_names(base, tail, where)))
+        return list(found) or [_usual_name("".join(self._chain(node)))]
+
+    def _final_names(self, base: str, tail: str, where: ast.expr) -> Iterator[str]:
+        """Yield the full names that `base` + `tail` has without following assignments: those of imports and built-ins,
+        and its own if nothing binds it. `where`: the node that reads it."""
+        if base == UNKNOWN or base.startswith("="):
+            yield _usual_name(base.removeprefix("=") + tail)
+            return
+        imported = self._imported.get(base, ())
+        for full in islice(imported, _MAX_NAMES):
+            yield _usual_name(full + tail)
+            if inner := _INNER_MODULE.fullmatch(full + tail):
+                yield _usual_name(inner[1])
+        is_bound = bool(imported) or base in self._assigned
+        if not is_bound:
+            for module in self.stars[:_MAX_NAMES]:
+                yield f"{module}.{base}{tail}"
+        if base in _BUILTINS:
+            if not self._is_redefined(base, where):
+                yield _usual_name(base + tail)
+            elif not imported:
+                yield f"{base}@own{tail}"
+        elif not is_bound:
+            yield _usual_name(base + tail)
 
     def _end(self, name: str) -> tuple[str, ast.expr | None]:
         """Return the name at the end of a chain of plain aliases (`b = a; c = b; …`), and the node where that name is
@@ -329,23 +321,23 @@ class Names:
             case ast.Call(func=ast.Attribute(attr="get" | "pop" | "__getitem__", value=owner), args=[key, *_]):
                 return self._item(owner, key)
             case ast.Call(func=ast.Name(id="__import__"), args=[key, *_]):
-                module = self.text(key)
+                module = self.known_text(key)
             case ast.Call(func=ast.Name() | ast.Attribute() as function, args=[key, *_]):
                 last = function.id if isinstance(function, ast.Name) else function.attr
                 imports = last in ("import_module", "__import__") or last in self._imported
                 if not (self._imports(function) if imports else self._is_importer(function)):
                     return None
-                module = self.text(key)
+                module = self.known_text(key)
             case _:
                 return None
-        if module is None or UNKNOWN in module:
+        if module is None:
             return None
         # `__import__("os.path")` gives os; import_module gives os.path.
         top = isinstance(call.func, ast.Name) and call.func.id == "__import__"
         return "=" + (module.partition(".")[0] if top else module), ""
 
     def _imports(self, function: ast.expr) -> bool:
-        return not {"importlib.import_module", "importlib.__import__", "__import__"}.isdisjoint(self.meanings(function))
+        return not _IMPORTERS.isdisjoint(self.full_names(function))
 
     def _is_importer(self, function: ast.expr) -> bool:
         """Whether a name is an alias of a function that imports."""
@@ -357,8 +349,8 @@ class Names:
         return self._importers[function.id]
 
     def _member(self, owner: ast.expr, key: ast.expr) -> tuple[str, str] | None:
-        name = self.text(key)
-        if name is None or UNKNOWN in name:
+        name = self.known_text(key)
+        if name is None:
             return None
         base, tail = self._chain(owner)
         return base, f"{tail}.{name}"
@@ -374,8 +366,8 @@ class Names:
         tables = tail.endswith(("modules", "__dict__", "__builtins__", "f_globals")) or (base, tail) in _NAMESPACES
         if not tables and base not in self._imported and base != "__builtins__":
             return None
-        name = self.text(key)
-        if name is None or UNKNOWN in name:
+        name = self.known_text(key)
+        if name is None:
             return None
         if tail.endswith(".__dict__"):
             return base, f"{tail.removesuffix('.__dict__')}.{name}"
@@ -388,11 +380,12 @@ class Names:
 
     # -- constants -----------------------------------------------------------------------------------------------
 
-    def text(self, node: ast.expr) -> str | None:
-        """Return the string an expression evaluates to, with UNKNOWN for unknown parts; None if nothing is known."""
+    def text(self, node: ast.expr | None) -> str | None:
+        """Return the string an expression evaluates to, with UNKNOWN for unknown parts; None if nothing is known, or
+        there is no expression."""
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             return node.value
-        if self._nesting >= _MAX_NESTING or self._work >= _MAX_WORK:
+        if node is None or self._nesting >= _MAX_NESTING or self._work >= _MAX_WORK:
             return None
         self._nesting += 1
         self._work += 1
@@ -400,14 +393,24 @@ class Names:
         self._nesting -= 1
         return folded if folded is None or len(folded) <= _MAX_TEXT else None
 
+    def known_text(self, node: ast.expr | None) -> str | None:
+        """Return the string an expression evaluates to; None if any part of it is unknown."""
+        text = self.text(node)
+        return text if text is not None and UNKNOWN not in text else None
+
     def texts(self, node: ast.expr) -> list[str | None]:
         """Return every string an expression can evaluate to, with None for each unknown one. A loop variable has one
         per iteration."""
-        values = self._assigned.get(node.id, []) if isinstance(node, ast.Name) else []
-        if len(values) < 2 or not isinstance(node, ast.Name):
+        if not isinstance(node, ast.Name) or len(self._assigned.get(node.id, ())) < 2:
             return [self.text(node)]
-        once = self._stores[node.id] == 1 and node.id not in self._changed | self._grown | self._no_plain_value
-        return [self.text(value) for value in values] if once and not self._is_open else [None]
+        if node.id in self._grown or not self._is_bound_once(node.id):
+            return [None]
+        return [self.text(value) for value in self._assigned[node.id]]
+
+    def _is_bound_once(self, name: str) -> bool:
+        """Whether one statement of the program binds a name, and nothing else binds or changes it."""
+        once = self._stores[name] == 1 and name not in self._changed and name not in self._no_plain_value
+        return once and not self._is_open
 
     @property
     def _is_open(self) -> bool:
@@ -437,9 +440,9 @@ class Names:
             case ast.Name(id=name):
                 only = self._only_value(name)
                 return None if only is None or name in self._grown else self.text(only)
-            case ast.Attribute(attr="executable") if "sys.executable" in self.meanings(node):
+            case ast.Attribute(attr="executable") if "sys.executable" in self.full_names(node):
                 return "python3"
-            case ast.Subscript(value=owner, slice=ast.Constant(value="HOME")) if "os.environ" in self.meanings(owner):
+            case ast.Subscript(value=owner, slice=ast.Constant(value="HOME")) if "os.environ" in self.full_names(owner):
                 return "~"
             case ast.Attribute(attr="parent", value=path):
                 return self._above(path, 1)
@@ -458,7 +461,15 @@ class Names:
         match call:
             case ast.Call(func=ast.Name(id="chr"), args=[ast.Constant(value=int(code))]) if 0 < code < 0x110000:
                 return chr(code)
-            case ast.Call(func=ast.Name(id="str"), args=[value, *_]):
+            case (
+                ast.Call(func=ast.Name(id="str"), args=[value, *_])
+                | ast.Call(func=ast.Attribute(attr="decode" | "encode", value=value))
+                | ast.Call(
+                    func=ast.Attribute(attr="strip" | "expanduser" | "resolve" | "absolute", value=value), args=[]
+                )
+                # Another file, in the same directory.
+                | ast.Call(func=ast.Attribute(attr="with_name" | "with_stem" | "with_suffix", value=value), args=[_])
+            ):
                 return self.text(value)
             case ast.Call(
                 func=ast.Attribute(attr="join", value=ast.Constant(value=str(glue))),
@@ -470,22 +481,14 @@ class Names:
             case ast.Call(func=ast.Attribute(attr="replace", value=value), args=[old, new]):
                 whole, before, after = (self.text(part) for part in (value, old, new))
                 return None if whole is None or before is None or after is None else whole.replace(before, after)
-            case ast.Call(func=ast.Attribute(attr="decode" | "encode", value=value)):
-                return self.text(value)
-            case ast.Call(
-                func=ast.Attribute(attr="strip" | "expanduser" | "resolve" | "absolute", value=value), args=[]
-            ):
-                return self.text(value)
             case ast.Call(func=ast.Attribute(attr="joinpath", value=value), args=parts):
                 return self._joined_path([value, *parts])
-            case ast.Call(func=ast.Attribute(attr="with_name" | "with_stem" | "with_suffix", value=value), args=[_]):
-                return self.text(value)  # another file, in the same directory
         return self._fold_path(call)
 
     def _fold_path(self, call: ast.Call) -> str | None:
         if not isinstance(call.func, (ast.Name, ast.Attribute)):
             return None
-        names = self.meanings(call.func)
+        names = self.full_names(call.func)
         if "pathlib.Path.home" in names or ("os.getenv" in names and call.args and self.text(call.args[0]) == "HOME"):
             return "~"
         if {"pathlib.Path.cwd", "os.getcwd"} & set(names):
@@ -511,14 +514,11 @@ class Names:
     def _only_value(self, name: str) -> ast.expr | None:
         """Return the only value that a name is ever bound to; None if there are others, or may be."""
         values = self._assigned.get(name, ())
-        if len(values) != 1 or self._stores[name] != 1 or name in self._changed or name in self._no_plain_value:
-            return None
-        if self._is_open:
-            return None
-        return values[0]
+        return values[0] if len(values) == 1 and self._is_bound_once(name) else None
 
-    def words(self, node: ast.expr) -> list[str] | None:
-        """Return the strings of a list expression, UNKNOWN for each unknown one; None if it isn't a known list."""
+    def words(self, node: ast.expr | None) -> list[str] | None:
+        """Return the strings of a list expression, UNKNOWN for each unknown one; None if it isn't a known list, or
+        there is no expression."""
         match node:
             case ast.List(elts=items) | ast.Tuple(elts=items):
                 return [self.text(item) or UNKNOWN if not _is_empty(item) else "" for item in items]
@@ -535,7 +535,7 @@ class Names:
             case ast.Call(func=ast.Attribute(attr="split", value=ast.Constant(value=str(line))), args=[]):
                 return line.split()
             case ast.Call(args=[argument, *_], func=ast.Name() | ast.Attribute() as function):
-                if "shlex.split" in self.meanings(function):
+                if "shlex.split" in self.full_names(function):
                     text = self.text(argument)
                     return None if text is None else _split(text)
         return None
@@ -554,7 +554,7 @@ def module_of(node: ast.ImportFrom) -> str:
     return "." * node.level + (node.module or "")
 
 
-def _plain(name: str) -> str:
+def _usual_name(name: str) -> str:
     """Return the usual name: `builtins.eval`, `__builtins__.eval` and `eval.__call__` are eval; `posix.system` is
     os.system."""
     for prefix in ("builtins.", "__builtins__."):

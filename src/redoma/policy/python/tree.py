@@ -11,6 +11,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 Position = tuple[int, int]
+Span = tuple[Position, Position]
 _END: Position = (1 << 60, 0)
 
 # Fields that hold names, numbers and operators, never code. Skipping them halves the tree.
@@ -96,8 +97,9 @@ def all_nodes(tree: ast.Module) -> list[ast.AST]:
     return nodes
 
 
-def own_places(nodes: Sequence[ast.AST], names: Collection[str]) -> dict[str, list[tuple[Position, Position]]]:
+def redefined_spans(nodes: Sequence[ast.AST], names: Collection[str]) -> dict[str, list[Span]]:
     """Return the spans of source where each of `names` certainly refers to the program's own object, not to Python's.
+    The spans of a name are sorted and don't overlap.
 
     After `if 0: from re import compile as exec`, `exec(x)` must not be taken for a harmless `re.compile(x)`. So a
     binding in the module counts only if it is a top-level statement, from there on. A binding in a function counts
@@ -105,7 +107,7 @@ def own_places(nodes: Sequence[ast.AST], names: Collection[str]) -> dict[str, li
     they may refer to Python's object anywhere.
     """
     doubtful: set[str] = set()
-    places: dict[str, list[tuple[Position, Position]]] = {name: [] for name in names}
+    places: dict[str, list[Span]] = {name: [] for name in names}
     for node in nodes:
         match node:
             case ast.Name(id=name, ctx=ast.Del()):
@@ -123,12 +125,23 @@ def own_places(nodes: Sequence[ast.AST], names: Collection[str]) -> dict[str, li
                 for name in _parameters(arguments):
                     places.get(name, []).append((position(value), _end(value)))
     for statement in getattr(nodes[0], "body", ()):
-        for name, span in _own_from(statement):
+        for name, span in _bound_by(statement):
             places.get(name, []).append(span)
-    return {name: spans for name, spans in places.items() if spans and name not in doubtful}
+    return {name: _join_spans(spans) for name, spans in places.items() if spans and name not in doubtful}
 
 
-def _own_from(statement: ast.stmt) -> Iterator[tuple[str, tuple[Position, Position]]]:
+def _join_spans(spans: Sequence[Span]) -> list[Span]:
+    """Return these spans, sorted, with overlapping and adjacent ones joined."""
+    joined: list[Span] = []
+    for start, end in sorted(spans):
+        if joined and start <= joined[-1][1]:
+            joined[-1] = joined[-1][0], max(end, joined[-1][1])
+        else:
+            joined.append((start, end))
+    return joined
+
+
+def _bound_by(statement: ast.stmt) -> Iterator[tuple[str, Span]]:
     """Yield the names that a top-level statement certainly binds, each with the span where that binding holds."""
     match statement:
         case ast.Import(names=aliases) | ast.ImportFrom(names=aliases):

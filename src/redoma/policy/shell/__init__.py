@@ -27,7 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ..facts import MAX_DEPTH, UNKNOWN, Fact, Trait
+from ..facts import MAX_DEPTH, SOURCE_TRAITS, UNKNOWN, Fact, Place, Trait
 from .commands import Commands, Feed
 from .reader import read
 from .source import MAX_SOURCE, prepare
@@ -49,13 +49,8 @@ TRAITS: dict[str, str] = {
     "shell.hidden-option": "an option makes an innocent program run another one",
     "shell.removes-unknown": "files are removed that the input, or the output of another program, names",
     "shell.unpacks-anywhere": "an archive is unpacked to wherever it says, also outside the directory",
-    "files.outside": "it writes outside the working directory and the project",
     "shell.live-input": "a program will be given input while it runs, and does what that says",
-    "source.nul": "the text holds a NUL byte",
-    "source.too-large": "the text is too long to be read",
-    "source.too-deep": "code is nested in code too deeply to be followed",
-    "source.bad-utf8": "the text is not valid UTF-8",
-    "source.invisible": "the text holds invisible or direction-changing characters",
+    **SOURCE_TRAITS,
 }
 
 
@@ -87,7 +82,7 @@ def facts_of_argv(
         return [Trait(name="source.too-deep")]
     commands = Commands(depth, Feed(stdin) if fed else None)
     commands.begin_with(environment or {})
-    at = (0, 0, " ".join(argv)[:200])
+    at: Place = {"line": 0, "column": 0, "text": " ".join(argv)[:200]}
     if sum(map(len, argv)) > MAX_SOURCE:
         commands.trait("source.too-large", at)
         argv = argv[:1]

@@ -13,7 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from ...lib.patterns import lazy_pattern
-from ..facts import UNKNOWN, Assigned, Command, Executed, Fact, Searched, Trait, moved, normal
+from ..facts import UNKNOWN, Assigned, Command, Executed, Fact, Place, Searched, Trait, moved, normal
 from ..globs import root_paths
 from ..options import DECLARES
 from .interpreters import Code, Run, Script, interpreter
@@ -22,19 +22,19 @@ from .programs import (
     DATABASES,
     INLINE_CODE,
     KNOWN_COMMANDS,
-    PARTICULAR,
+    PROGRAMS_WITH_TRAITS,
     RUNNERS,
     WRITERS,
     copied,
     is_network_path,
-    particular,
     plans,
+    program_traits,
     takes_statements,
     targets,
 )
 from .sums import Sums
 from .variables import SEARCHES, is_hook, named, sets_hook
-from .words import FETCHERS, Value, Variables, Word, base, handed, own_or_unknown
+from .words import FETCHERS, Value, Variables, Word, base, own_or_unknown, unknown_argument
 from .wrappers import WRAPPERS, climbs, is_loader, unwrap
 
 MAX_LAYERS = 200
@@ -47,20 +47,17 @@ MAX_WORK = 3_000_000
 _PIECE, _COMMAND = 1000, 100
 """What a piece of code and a command cost in addition to their characters."""
 
-Place = tuple[int, int, str]
-"""Line, column and text of the command in the source."""
-
 CHDIR = frozenset({"cd", "pushd", "popd"})
 _SETTERS = DECLARES | {"read", "printf", "mapfile", "readarray", "getopts", "unset", "let", "wait"}
 _SETS_VARIABLES = DECLARES | {"env", "sudo", "doas"}
 _RUNS_HERE = frozenset({"eval", "source", "."})
 _KNOWN = frozenset(
     {*_SETTERS, *_SETS_VARIABLES, *_RUNS_HERE, *CHDIR, "alias", "trap", "tee", *FETCHERS, *DATABASES}
-    | {*PARTICULAR, *WRITERS, *WRAPPERS, *RUNNERS}
+    | {*PROGRAMS_WITH_TRAITS, *WRITERS, *WRAPPERS, *RUNNERS}
 )
 """Every command name that needs special treatment, except interpreters, whose names may include versions."""
 _STDIN_PATHS = frozenset({"-", "/dev/stdin", "/dev/fd/0", "/proc/self/fd/0"})
-_REARRANGE = frozenset({"set", "shift", "trap", "alias"})
+_RENUMBERS = frozenset({"set", "shift", "trap", "alias"})
 """Builtins that may renumber the positional arguments, or run a command that does."""
 _READS = frozenset({"read", "mapfile", "readarray", "getopts"})
 _OWN_MEANING = frozenset({"PWD", "OLDPWD", "HOME", "IFS"})
@@ -135,7 +132,7 @@ class Commands:
         """Whether something may have set any variable at all."""
         self.gave_up = False
         """Whether it has been reported that some nested code isn't read."""
-        self.exported: set[tuple[str, str, Place]] = set()
+        self.exported: set[tuple[object, ...]] = set()
         """The name, value and place of each variable that was reported as set for a program."""
         self.pieces = 0
         """How many pieces of nested code have been read."""
@@ -147,7 +144,7 @@ class Commands:
         """The arguments of every call, by command name; "" is the script itself."""
         self.settling = False
         """Whether the deferred commands are being read."""
-        self.rearranges = False
+        self.renumbers = False
         """Whether something may renumber the positional arguments."""
         self.arguments: tuple[Word, ...] = ()
         """The arguments of the request: any unknown word may contain one of them."""
@@ -157,10 +154,9 @@ class Commands:
 
     def trait(self, name: str, at: Place) -> None:
         """Report a trait."""
-        line, column, text = at
-        self.facts.append(Trait(name=name, line=line, column=column, text=text))
+        self.facts.append(Trait(name=name, **at))
 
-    def emit(
+    def report(
         self,
         name: str,
         args: tuple[str, ...],
@@ -170,42 +166,36 @@ class Commands:
         written: str = "",
     ) -> None:
         """Report a command, run in the current directory with the current input. `written`: its name as written."""
-        line, column, text = at
         paths = dict.fromkeys([*writes, *[each for path in writes for each in root_paths(path)]]) if writes else ()
-        path = written if "/" in written else ""
         self.facts.append(
             Command(
                 name=name,
                 args=args,
                 writes=tuple(paths),
                 via=via,
-                path=path,
+                path=written if "/" in written else "",
                 given=self.input_file(),
                 directory=self.cwd(),
-                line=line,
-                column=column,
-                text=text,
+                **at,
             )
         )
 
-    def file(self, path: Word, how: str, via: tuple[str, ...], at: Place) -> Executed:
+    def file_fact(self, path: Word, how: str, via: tuple[str, ...], at: Place) -> Executed:
         """Return the fact that a file is run, in the current directory."""
         # The results of a search or a glob may be different files when the command runs.
         known = UNKNOWN if path.found or path.glob else path.text
-        line, column, text = at
-        return Executed(path=known, directory=self.cwd(), how=how, via=via, line=line, column=column, text=text)
+        return Executed(path=known, directory=self.cwd(), how=how, via=via, **at)
 
-    def assigned(self, name: str, value: str, at: Place) -> Assigned:
+    def variable_fact(self, name: str, value: str, at: Place) -> Assigned:
         """Return the fact that a variable is set for programs."""
-        line, column, text = at
-        return Assigned(name=name, value=value, directory=self.cwd(), line=line, column=column, text=text)
+        return Assigned(name=name, value=value, directory=self.cwd(), **at)
 
     def set(self, name: str, values: Sequence[Value]) -> None:
         """Remember the possible values of a variable, or that they aren't known."""
         if self.constants and name not in self.volatile:
             self.variables.set(name, values)
-        elif name != "PWD" and any(word.handed for value in values for word in value):
-            self.variables.set(name, [handed()])  # `local x=$1`: the value is unknown, but comes from an argument
+        elif name != "PWD" and any(word.argument for value in values for word in value):
+            self.variables.set(name, [unknown_argument()])  # `local x=$1`: unknown, but from an argument
         else:
             self.variables.forget(name)
 
@@ -227,29 +217,29 @@ class Commands:
                 return
             if self.work.left <= 0:
                 break
-            current, via, directory = todo.pop(0)
-            while current and not current[0].text and current[0].loose:
-                current = current[1:]
-            if current and current[0].text:
-                if len(via) > MAX_WRAPPERS:
+            layer = todo.pop(0)
+            while layer.words and not layer.words[0].text and layer.words[0].loose:
+                layer = layer._replace(words=layer.words[1:])
+            if layer.words and layer.words[0].text:
+                if len(layer.via) > MAX_WRAPPERS:
                     self.trait("source.too-deep", at)
-                elif directory is None:
-                    todo += self.report_layer(current, via, at, writes)
+                elif layer.directory is None:
+                    todo += self.report_layer(layer, at, writes)
                 else:
-                    todo += self.elsewhere(directory, current, via, at, writes)
+                    todo += self.report_elsewhere(layer, layer.directory, at, writes)
             elif writes:
-                self.emit(":", (), writes, via, at)
+                self.report(":", (), writes, layer.via, at)
         self.trait("source.too-deep", at)
 
     def defer(self, words: tuple[Word, ...], at: Place, *, writes: bool = False) -> None:
         """Remember a command that uses arguments, to read it again once their values are known."""
         if self.settling:
             return
-        if any(word.handed and UNKNOWN in word.text for word in words):
+        if any(word.argument and UNKNOWN in word.text for word in words):
             one = Deferred(words, at, self.variables.values.get("PWD"), self.feed, writes)
             self.deferred.setdefault(self.function_name, []).append(one)
-        if self.arguments and any(UNKNOWN in word.text and not word.handed for word in words):
-            marked = tuple([replace(word, handed="?") if UNKNOWN in word.text else word for word in words])
+        if self.arguments and any(UNKNOWN in word.text and not word.argument for word in words):
+            marked = tuple([replace(word, argument="?") if UNKNOWN in word.text else word for word in words])
             one = Deferred(marked, at, self.variables.values.get("PWD"), self.feed, writes)
             self.deferred[""].append(one)
 
@@ -279,7 +269,7 @@ class Commands:
                 return
             before, self.called = self.called, {}
             for one in self.deferred[name]:
-                self.reread(one, [replace(word, handed="") for word in args])
+                self.reread(one, [replace(word, argument="") for word in args])
             calls, self.called = self.called, before
             # When a recursive function stops can't be known, so it is followed only a few times.
             todo += [
@@ -296,13 +286,13 @@ class Commands:
         self.variables.forget("PWD")
         if one.directory is not None:
             self.variables.set("PWD", one.directory)
-        for words in dict.fromkeys(filled(one.words, args, exactly=not (self.rearranges or self.unsure))):
+        for words in dict.fromkeys(filled(one.words, args, exactly=not (self.renumbers or self.unsure))):
             if one.writes:
                 self.work.spend(_COMMAND)
                 path = normal(words[-1].text, self.cwd())
                 if is_network_path(path):
                     self.trait("shell.network-redirect", one.at)
-                self.emit(":", (), (path,), (), one.at)
+                self.report(":", (), (path,), (), one.at)
             else:
                 self.run(words, one.at)
             if self.work.left <= 0:
@@ -310,46 +300,72 @@ class Commands:
                 break
         self.variables, self.feed = variables, feed
 
-    def elsewhere(
-        self, directory: str, words: tuple[Word, ...], via: tuple[str, ...], at: Place, writes: Sequence[str]
-    ) -> list[Layer]:
+    def report_elsewhere(self, layer: Layer, directory: str, at: Place, writes: Sequence[str]) -> list[Layer]:
         """Report one layer that runs in another directory; return the commands inside it, which run there, too."""
         here = self.variables
         self.variables = here.copy()
         self.chdir("cd", (directory,))
-        inside = self.report_layer(words, via, at, writes)
+        inside = self.report_layer(layer, at, writes)
         self.variables = here
-        return [layer._replace(directory=normal(layer.directory or ".", directory)) for layer in inside]
+        return [each._replace(directory=normal(each.directory or ".", directory)) for each in inside]
 
-    def report_layer(
-        self, words: tuple[Word, ...], via: tuple[str, ...], at: Place, writes: Sequence[str]
-    ) -> list[Layer]:
-        """Report one layer; return the commands inside it."""
+    def report_layer(self, layer: Layer, at: Place, writes: Sequence[str]) -> list[Layer]:
+        """Report one layer, in the current directory; return the commands inside it."""
+        words, via, _ = layer
         name = base(words[0])
         args = tuple([own_or_unknown(word) if name == "rm" else word.text for word in words[1:]])
         self.work.spend(_COMMAND + 3 * sum(map(len, args)))
         inside = [Layer(guess, via) for guess in self.report_hidden_name(name, words, at)]
         if args and name == words[0].text:
             self.called.setdefault(name, {})[words[1:]] = None
-        if name in _REARRANGE:
-            self.rearranged(name, words[1:])
+        if name in _RENUMBERS:
+            self.note_renumbering(name, words[1:])
         if "/" in words[0].text:
-            self.facts.append(replace(self.file(words[0], "program", via, at), args=(*args, *self.input_file())))
-        if self.copies and (source := self.copies.get(normal(words[0].text, self.cwd()))) and "/" in words[0].text:
-            inside.append(Layer((Word(source), *words[1:]), (*via, "copy")))
-        if name not in _KNOWN and interpreter(name) is None and not is_loader(name):
-            # For most programs only the name and arguments matter, and none of the checks below apply.
-            if any(map(is_network_path, args)):
-                self.trait("shell.network-redirect", at)
-            self.emit(name, args, writes, via, at, words[0].text)
-            self.executed(words[0], at, via)
-            return inside
-        self.special(name, args, at)
+            self.facts.append(replace(self.file_fact(words[0], "program", via, at), args=(*args, *self.input_file())))
+            if self.copies and (source := self.copies.get(normal(words[0].text, self.cwd()))):
+                inside.append(Layer((Word(source), *words[1:]), (*via, "copy")))
+        if name in _KNOWN or interpreter(name) is not None or is_loader(name):
+            return inside + self.report_known(name, layer, args, at, writes)
+        # For most programs only the name and arguments matter.
+        if any(map(is_network_path, args)):
+            self.trait("shell.network-redirect", at)
+        self.report(name, args, writes, via, at, words[0].text)
+        self.run_file(words[0], at, via)
+        return inside
+
+    def report_known(
+        self, name: str, layer: Layer, args: tuple[str, ...], at: Place, writes: Sequence[str]
+    ) -> list[Layer]:
+        """Report a command that needs special treatment; return the commands inside it."""
+        words, via, _ = layer
+        self.report_effects(name, args, at)
         if name in ("rm", "unlink") and any(
             (word.found or word.makers) and word.text.startswith(UNKNOWN) for word in words[1:]
         ):
             self.trait("shell.removes-unknown", at)
         paths = [normal(path, self.cwd()) for path in targets(name, args)]
+        self.note_written(name, args, paths)
+        fed = (self.feed.text or UNKNOWN,) if self.feed and takes_statements(name, args) else ()
+        self.report(name, args + fed, [*writes, *paths], via, at, words[0].text)
+        for plan, place in plans(name, words[1:]):
+            fact = self.file_fact(plan, "plan", via, at)
+            self.facts.append(replace(fact, directory=moved(fact.directory, place)))
+        inside: list[Layer] = []
+        steps = unwrap(name, words[1:], self.feed.text if self.feed else None)
+        for step in steps:
+            inner = (*via, step.via)
+            if isinstance(step, Run):
+                inside.append(Layer(step.words, inner, step.directory))
+            elif isinstance(step, Code):
+                self.run_code(step, at, inner)
+            else:
+                self.run_script(step, at, inner)
+        if not steps:
+            self.run_file(words[0], at, via)
+        return inside
+
+    def note_written(self, name: str, args: tuple[str, ...], paths: Sequence[str]) -> None:
+        """Remember the files that a command writes (`paths`), in case one of them is run later."""
         if name == "tee" or name in FETCHERS:
             content = self.feed.text if name == "tee" and self.feed and "-a" not in args else None
             self.files.update(dict.fromkeys(paths, content))
@@ -357,25 +373,8 @@ class Commands:
             source, place = (normal(path, self.cwd()) for path in pair)
             if source != place:
                 self.copies[place] = source if "/" in source else f"./{source}"
-        fed = (self.feed.text or UNKNOWN,) if self.feed and takes_statements(name, args) else ()
-        self.emit(name, args + fed, [*writes, *paths], via, at, words[0].text)
-        for plan, place in plans(name, words[1:]):
-            fact = self.file(plan, "plan", via, at)
-            self.facts.append(replace(fact, directory=moved(fact.directory, place)))
-        steps = unwrap(name, words[1:], self.feed.text if self.feed else None)
-        for step in steps:
-            inner = (*via, step.via)
-            if isinstance(step, Run):
-                inside.append(Layer(step.words, inner, step.directory))
-            elif isinstance(step, Code):
-                self.code(step, at, inner)
-            else:
-                self.script(step, at, inner)
-        if not steps:
-            self.executed(words[0], at, via)
-        return inside
 
-    def rearranged(self, name: str, words: Sequence[Word]) -> None:
+    def note_renumbering(self, name: str, words: Sequence[Word]) -> None:
         """Record that arguments may have other numbers from here on: `set -- x`, `shift`, `trap shift DEBUG`."""
         at = 0
         while at < len(words) and words[at].text[:1] in ("-", "+") and words[at].text not in ("-", "--"):
@@ -385,7 +384,7 @@ class Commands:
             if not operands:
                 return
             self.called.setdefault(self.function_name, {})[tuple(operands[operands[0].text in ("-", "--") :])] = None
-        self.rearranges = True
+        self.renumbers = True
         if "@" in self.variables.values:
             self.unsure = True
             for known in [each for each in self.variables.values if each in ("@", "*") or each.isdecimal()]:
@@ -415,37 +414,40 @@ class Commands:
             return [(replace(first, text=rest, loose=False), *words[1:])]
         return [words[1:]] if words[1:] and not words[1].text.startswith("-") else []
 
-    def special(self, name: str, args: tuple[str, ...], at: Place) -> None:
+    def report_effects(self, name: str, args: tuple[str, ...], at: Place) -> None:
         """Report the traits of a command with a special meaning, and record what it changes for later commands."""
-        if name in PARTICULAR:
+        if name in PROGRAMS_WITH_TRAITS:
             fed = None if self.feed is None else self.feed.text or "!"  # unknown input may contain `!`
-            for trait in particular(name, args, fed):
+            for trait in program_traits(name, args, fed):
                 self.trait(trait, at)
         if any(map(is_network_path, args)):
             self.trait("shell.network-redirect", at)
         if name == "alias" and any(arg.partition("=")[0] in KNOWN_COMMANDS for arg in args if "=" in arg):
             self.trait("shell.shadowed-command", at)
         if name in _SETS_VARIABLES:
-            settings = [(variable, value) for variable, equals, value in (arg.partition("=") for arg in args) if equals]
-            if any(is_hook(variable, value, value) for variable, value in settings):
-                self.trait("shell.environment-hook", at)
-            self.facts += (
-                Searched(path=value, modules=variable != "PATH", text=at[2])
-                for variable, value in settings
-                if variable in SEARCHES
-            )
-            if name in DECLARES and any(UNKNOWN in arg.partition("=")[0] for arg in args):
-                self.facts.append(self.assigned(UNKNOWN, UNKNOWN, at))  # export $(cat file)
-            for variable, value in settings:
-                if (variable, value, at) not in self.exported:  # `env A=1 env B=2 …` is unwrapped layer by layer
-                    self.exported.add((variable, value, at))
-                    self.facts.append(self.assigned(variable, value, at))
+            self.export(name, args, at)
         if name in CHDIR:
             self.chdir(name, args)
         elif name in _RUNS_HERE or (name == "trap" and re.search(r"=|read", "".join(args[:1]))):
             self.unsure = True
         elif name in _SETTERS:
-            self.setter(name, args, at)
+            self.set_by_builtin(name, args, at)
+
+    def export(self, name: str, args: tuple[str, ...], at: Place) -> None:
+        """Report the variables that a command such as `export` or `env` sets for programs."""
+        settings = [(variable, value) for variable, equals, value in (arg.partition("=") for arg in args) if equals]
+        if any(is_hook(variable, value, value) for variable, value in settings):
+            self.trait("shell.environment-hook", at)
+        for variable, value in settings:
+            if variable in SEARCHES:
+                self.facts.append(Searched(path=value, modules=variable != "PATH", text=at["text"]))
+        if name in DECLARES and any(UNKNOWN in arg.partition("=")[0] for arg in args):
+            self.facts.append(self.variable_fact(UNKNOWN, UNKNOWN, at))  # export $(cat file)
+        for variable, value in settings:
+            key = variable, value, *at.values()
+            if key not in self.exported:  # `env A=1 env B=2 …` is unwrapped layer by layer
+                self.exported.add(key)
+                self.facts.append(self.variable_fact(variable, value, at))
 
     def chdir(self, name: str, args: tuple[str, ...]) -> None:
         """Record the new current directory, or that it isn't known."""
@@ -456,9 +458,14 @@ class Commands:
         else:
             self.set("PWD", [(Word(normal(target, self.cwd())),)])
 
-    def setter(self, name: str, args: tuple[str, ...], at: Place) -> None:
+    def set_by_builtin(self, name: str, args: tuple[str, ...], at: Place) -> None:
         """Handle a builtin that sets variables by name: their values are no longer known."""
-        if name not in DECLARES and sets_hook(name, args):
+        if name in DECLARES:  # `assign` handles the values
+            # A name reference: assignments through it can't be tracked.
+            refers = any(re.match(r"-[A-Za-z]*n", arg) for arg in args)
+            self.unsure |= refers or any(UNKNOWN in _target(arg) for arg in args)
+            return
+        if sets_hook(name, args):
             self.trait("shell.environment-hook", at)
         if name == "printf":
             found = re.match(r"-v(.*)", args[0] if args else "", re.DOTALL)
@@ -466,25 +473,22 @@ class Commands:
             self.sums.reads(*args)
         elif name == "wait":  # its operands are processes
             args = tuple(named(name, args))
-        if name == "let":
+        elif name == "let":
             self.sums.computes(" ".join(args), at)
         elif name in _READS:
-            self.sums.reads("REPLY", "MAPFILE", "OPTARG", *(re.split(r"[=\[]", arg, maxsplit=1)[0] for arg in args))
-        if name in DECLARES and any(re.match(r"-[A-Za-z]*n", arg) for arg in args):
-            self.unsure = True  # a name reference: assignments through it can't be tracked
+            self.sums.reads("REPLY", "MAPFILE", "OPTARG", *map(_target, args))
         for arg in args:
-            target = re.split(r"[=\[]", arg, maxsplit=1)[0]
+            target = _target(arg)
             self.unsure |= UNKNOWN in target
-            if name not in DECLARES:
-                for mentioned in re.findall(r"[A-Za-z_]\w*", arg if name == "let" else target):
-                    self.variables.forget(mentioned)
-                    if name == "read":
-                        self.set(mentioned, [(Word(UNKNOWN, found=True),)])
-                self.variables.forget(target[2:])  # `read -aname`
+            for mentioned in re.findall(r"[A-Za-z_]\w*", arg if name == "let" else target):
+                self.variables.forget(mentioned)
+                if name == "read":
+                    self.set(mentioned, [(Word(UNKNOWN, found=True),)])
+            self.variables.forget(target[2:])  # `read -aname`
 
     # Code inside code
 
-    def code(self, step: Code, at: Place, via: tuple[str, ...]) -> None:
+    def run_code(self, step: Code, at: Place, via: tuple[str, ...]) -> None:
         """Read source text that is given as a word: `bash -c`, `eval`, `python -c` …"""
         if step.language in INLINE_CODE:
             for trait in INLINE_CODE[step.language]:
@@ -493,43 +497,29 @@ class Commands:
         if UNKNOWN in step.source.text:
             fetched = step.source.makers & FETCHERS
             self.trait("shell.pipe-to-interpreter" if fetched else "shell.dynamic-code", at)
-        shared: Variables | None = None
-        if step.when == "now":
-            shared = self.variables
-        elif step.when == "later":
-            shared = self.lasting()
-        deferred = self.deferred.setdefault(self.function_name, []) if shared is not None else None
-        self.nested(
-            step.language,
-            step.source.text,
-            at,
-            *via,
-            params=step.params,
-            shared=shared,
-            feed=self.feed,
-            deferred=deferred,
-        )
+        shared = self.variables if step.when == "now" else self.lasting() if step.when == "later" else None
+        self.read_nested(step.language, step.source.text, at, *via, params=step.params, shared=shared, feed=self.feed)
 
-    def script(self, step: Script, at: Place, via: tuple[str, ...]) -> None:
+    def run_script(self, step: Script, at: Place, via: tuple[str, ...]) -> None:
         """Report a script that is read from a file or from standard input, and read it if its text is known."""
         path = step.path
         if step.how == "module" and path is not None:
-            self.facts.append(self.file(path, step.how, via, at))
+            self.facts.append(self.file_fact(path, step.how, via, at))
         elif path is None or path.text in _STDIN_PATHS:
-            self.read_from_input(self.feed or Feed(None), step.language, at, via, step.params)
+            self.run_input(self.feed or Feed(None), step.language, at, via, step.params)
         elif path.makers:
-            self.read_from_input(Feed(path.content, path.makers), step.language, at, via)
+            self.run_input(Feed(path.content, path.makers), step.language, at, via)
         else:
             # A shell also searches PATH for a name without a slash.
             library = step.language == "shell" and "/" not in path.text
-            fact = self.file(path, "library" if library else step.how, via, at)
+            fact = self.file_fact(path, "library" if library else step.how, via, at)
             self.facts.append(replace(fact, language=step.language))
             if UNKNOWN in base(path) or (path.loose and UNKNOWN in path.text):
                 self.trait("shell.dynamic-code", at)
             else:
-                self.executed(path, at, via, step.language)
+                self.run_file(path, at, via, step.language)
 
-    def read_from_input(
+    def run_input(
         self, feed: Feed, language: str, at: Place, via: tuple[str, ...], params: tuple[Word, ...] = ()
     ) -> None:
         """Handle an interpreter that reads its code from a file on its input, a pipe, a here-document or a process
@@ -541,9 +531,9 @@ class Commands:
         elif feed.makers or feed.text is None or UNKNOWN in feed.text:
             self.trait("shell.dynamic-code", at)
         if feed.text is not None:
-            self.nested(language, feed.text, at, *via, params=params)
+            self.read_nested(language, feed.text, at, *via, params=params)
 
-    def executed(self, path: Word, at: Place, via: tuple[str, ...], language: str = "") -> None:
+    def run_file(self, path: Word, at: Place, via: tuple[str, ...], language: str = "") -> None:
         """Handle the execution of a file. If the script wrote it before, read its content, too. `language`: that of the
         interpreter, if there is one."""
         if not self.files or not (language or "/" in path.text):
@@ -559,9 +549,9 @@ class Commands:
         first = content.partition("\n")[0]
         if not language and first.startswith("#!"):
             language = "python" if "python" in first else "shell" if re.search(r"sh\b", first) else "other"
-        self.nested(language or "shell", content, at, *via)
+        self.read_nested(language or "shell", content, at, *via)
 
-    def nested(
+    def read_nested(
         self,
         language: str,
         source: str,
@@ -570,13 +560,11 @@ class Commands:
         params: tuple[Word, ...] = (),
         shared: Variables | None = None,
         feed: Feed | None = None,
-        deferred: list[Deferred] | None = None,
     ) -> None:
         """Read code found inside this code. Its facts get the position of the command that runs it.
 
-        `via`: the wrappers that it was found in. `params`: its `$0`, `$1` …, or `sys.argv`. For code that runs in this
-        same shell, `shared` is the variables that it sees, and `deferred` receives the commands in it that depend on
-        arguments. `feed`: its standard input.
+        `via`: the wrappers that it was found in. `params`: its `$0`, `$1` …, or `sys.argv`. `shared`: the variables
+        that it sees, if it runs in this same shell. `feed`: its standard input.
         """
         self.pieces += 1
         if self.pieces > MAX_LAYERS or not self.work.spend(_PIECE + len(source)):
@@ -607,16 +595,20 @@ class Commands:
                 shared=shared,
                 feed=feed,
                 work=self.work,
-                deferred=deferred,
+                # In the same shell, its arguments are those of the function that contains it.
+                deferred=None if shared is None else self.deferred.setdefault(self.function_name, []),
                 environment=self.inherited(),
                 given=() if self.settling else self.arguments,
             )
-        line, column, place = at
+        self.adopt(facts, at, via, same_shell=shared is not None)
+
+    def adopt(self, facts: Sequence[Fact], at: Place, via: tuple[str, ...], *, same_shell: bool) -> None:
+        """Add the facts of nested code, at the position of the command that runs it."""
         for fact in facts:
-            found = replace(fact, line=line, column=column, text=fact.text or place)
+            found = replace(fact, line=at["line"], column=at["column"], text=fact.text or at["text"])
             if isinstance(found, (Command, Executed)):
                 found = replace(found, via=(*via, *found.via))
-            if isinstance(found, (Command, Executed, Assigned)) and shared is None:  # it starts in this directory
+            if isinstance(found, (Command, Executed, Assigned)) and not same_shell:  # it starts in this directory
                 found = replace(found, directory=moved(self.cwd(), found.directory))
             self.facts.append(found)
 
@@ -633,6 +625,11 @@ class Commands:
                 self.set(name, [(Word(text),)])
 
 
+def _target(arg: str) -> str:
+    """Return the variable that an argument such as `name`, `name=value` or `name[1]` sets."""
+    return re.split(r"[=\[]", arg, maxsplit=1)[0]
+
+
 def filled(words: Sequence[Word], args: Sequence[Word], *, exactly: bool) -> Iterator[tuple[Word, ...]]:
     """Yield a command with the arguments that it uses (`$1`, `$@`) replaced by the values in `args`.
 
@@ -644,13 +641,13 @@ def filled(words: Sequence[Word], args: Sequence[Word], *, exactly: bool) -> Ite
     def fill(pick: Callable[[Word], Sequence[Word]]) -> tuple[Word, ...]:
         out: list[Word] = []
         for word in words:
-            if not (word.handed and UNKNOWN in word.text):
+            if not (word.argument and UNKNOWN in word.text):
                 out.append(word)
                 continue
             chosen = pick(word)
             if word.text != UNKNOWN:
                 text = word.text.replace(UNKNOWN, " ".join([each.text for each in chosen]))
-                chosen = [replace(word, text=text, handed="", loose=word.loose and UNKNOWN in text)]
+                chosen = [replace(word, text=text, argument="", loose=word.loose and UNKNOWN in text)]
             if word.loose:
                 chosen = [
                     replace(each, text=piece, glob=any(mark in piece for mark in "*?["))
@@ -661,11 +658,11 @@ def filled(words: Sequence[Word], args: Sequence[Word], *, exactly: bool) -> Ite
         return tuple(out)
 
     def exact(word: Word) -> Sequence[Word]:
-        return args[int(word.handed[:9]) - 1 :][:1] if word.handed.isdecimal() else args
+        return args[int(word.argument[:9]) - 1 :][:1] if word.argument.isdecimal() else args
 
-    open_words = [word for word in words if word.handed and UNKNOWN in word.text]
+    open_words = [word for word in words if word.argument and UNKNOWN in word.text]
     yield fill(exact)
-    if exactly and not any(word.handed == "?" for word in open_words):
+    if exactly and not any(word.argument == "?" for word in open_words):
         return
     yield fill(lambda word: args if word is open_words[0] else ())
     for arg in args:

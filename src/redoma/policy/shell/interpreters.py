@@ -141,13 +141,8 @@ _remembered_language = functools.lru_cache(maxsize=1024)(_language)
 
 
 def interpret(name: str, language: str, rest: list[Word]) -> Iterator[Step]:
-    """Yield the code that an interpreter of this language runs, given its arguments."""
-    if language == "shell":
-        yield from _shell(name, rest)
-    elif language == "python":
-        yield from _python(name, rest)
-    else:
-        yield from _other(name, rest)
+    """Return the code that an interpreter of this language runs, given its arguments."""
+    return {"shell": _shell, "python": _python}.get(language, _other)(name, rest)
 
 
 _LONG = names("""

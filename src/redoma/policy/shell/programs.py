@@ -180,7 +180,7 @@ _GIT_KEYS = lazy_pattern(
 )
 
 
-def _git_hides(args: Sequence[str]) -> bool:
+def _git_runs(args: Sequence[str]) -> bool:
     """Return whether an option or a setting makes Git run a program."""
     for at, arg in enumerate(args):
         after = args[at + 1] if at + 1 < len(args) else ""
@@ -219,114 +219,119 @@ _AWK_RUNS = lazy_pattern(
 _SHELL_OUT = lazy_pattern(r"!|\bsystem\b|\bshell\b|\bpython\b|\bpy3?\b|\blua\b|\bperl\b|\bcall\b|\bsource\b|\bterm")
 
 
-def _any(pattern: str) -> Callable[[Sequence[str]], bool]:
+def _any_begins(pattern: str) -> Callable[[Sequence[str]], bool]:
+    """Return a function that says whether an argument begins with the pattern."""
     compiled = lazy_pattern(pattern)
     return lambda args: any(map(compiled.match, args))
 
 
-def _editor(args: Sequence[str]) -> bool:
+def _editor_runs(args: Sequence[str]) -> bool:
     given = [*values_of(args, "-c", "--cmd", "-s", "-S"), *(arg for arg in args if arg.startswith("+"))]
     return any(_SHELL_OUT.search(each) or UNKNOWN in each for each in given)
 
 
-def _sed(args: Sequence[str]) -> bool:
+def _sed_runs(args: Sequence[str]) -> bool:
     return "--sandbox" not in args and any(map(_SED_RUNS.search, sed_scripts(args)))
 
 
-def _statements(pattern: str) -> Callable[[Sequence[str]], bool]:
+def _any_contains(pattern: str) -> Callable[[Sequence[str]], bool]:
+    """Return a function that says whether an argument contains the pattern, in any case."""
     compiled = lazy_pattern(pattern, re.IGNORECASE)
     return lambda args: any(map(compiled.search, args))
 
 
-_tar_runs = _any(r"--(?:checkpoint-action|to-command|rsh-command|info-script|new-volume-script|rmt-command)|-F")
-_TAME_COMPRESSORS = r"(?:gzip|pigz|bzip2|pbzip2|xz|pixz|zstd|zstdmt|lz4|lzma|lzip|brotli)\b[\s\d-]*T?\d*\Z"
+_TAR_RUNS = lazy_pattern(r"--(?:checkpoint-action|to-command|rsh-command|info-script|new-volume-script|rmt-command)|-F")
+_PLAIN_COMPRESSOR = lazy_pattern(
+    r"(?:gzip|pigz|bzip2|pbzip2|xz|pixz|zstd|zstdmt|lz4|lzma|lzip|brotli)\b[\s\d-]*T?\d*\Z"
+)
 
 
-def _tar(args: Sequence[str]) -> bool:
+def _tar_runs(args: Sequence[str]) -> bool:
     programs = values_of(args, "--use-compress-program", "--use-compress-prog", "-I")
-    return _tar_runs(args) or any(not re.match(_TAME_COMPRESSORS, program) for program in programs)
+    return any(map(_TAR_RUNS.match, args)) or not all(map(_PLAIN_COMPRESSOR.match, programs))
 
 
-def _rsync(args: Sequence[str]) -> bool:
+def _rsync_runs(args: Sequence[str]) -> bool:
     shells = values_of(args, "-e", "--rsh")
-    return _any(r"--rsync-path")(args) or any(not re.match(r"ssh\b", s) or "ProxyCommand" in s for s in shells)
+    return any(arg.startswith("--rsync-path") for arg in args) or any(
+        not re.match(r"ssh\b", shell) or "ProxyCommand" in shell for shell in shells
+    )
 
 
-def _make(args: Sequence[str]) -> bool:
-    given = values_of(args, "-f", "--file", "--makefile")
-    return _any(r"SHELL=|\.SHELLFLAGS=|--eval")(args) or any(path == "-" or path.startswith("/dev/") for path in given)
+def _make_runs(args: Sequence[str]) -> bool:
+    files = values_of(args, "-f", "--file", "--makefile")
+    return any(arg.startswith(("SHELL=", ".SHELLFLAGS=", "--eval")) for arg in args) or any(
+        path == "-" or path.startswith("/dev/") for path in files
+    )
 
 
-# Checks of a program's arguments: whether one of them makes the program run something else.
-_HIDING: dict[str, Callable[[Sequence[str]], bool]] = {
-    "git": _git_hides,
-    **dict.fromkeys(TARS, _tar),
-    "rsync": _rsync,
-    "ssh": _statements(r"(?:proxy|local|knownhosts|permitlocal)command|proxyusefdpass|\Aext::|pkcs11provider"),
-    "scp": _statements(r"(?:proxy|local|knownhosts|permitlocal)command|\A-S"),
-    "sftp": _statements(r"(?:proxy|local|knownhosts|permitlocal)command|\A-S"),
-    "ssh-keygen": _any(r"-D|-w"),
-    "ssh-add": _any(r"-s\Z"),
-    "find": _any(r"-(?:fprintf|fprint0?|fls)\Z"),
-    **dict.fromkeys(names("vim vi nvim view ex"), _editor),
-    "emacs": _any(r"--?(?:eval|execute|funcall|load)|-[fl]\Z"),
-    "less": _any(r"\+|--?(?:lesskey)"),
-    "man": _any(r"-[PH]|--(?:pager|html)"),
-    **dict.fromkeys(SEDS, _sed),
-    "zip": _any(r"-TT|--unzip-command"),
-    "sort": _any(r"--compress-prog"),
-    "make": _make,
-    "gmake": _make,
-    "dc": _statements(r"!"),
-    "gcc": _any(r"-wrapper|-fplugin|-B|-specs"),
-    "go": _any(r"-(?:-)?(?:exec|toolexec|vettool)"),
-    "cargo": _statements(r"runner|rustc-wrapper|\bbuild\.rustc|linker"),
-    "gdb": _any(r"-ex|-x|--?(?:eval-command|command)"),
-    "tcpdump": _any(r"-z"),
-    "rg": _any(r"--(?:pre|hostname-bin)(?:=|\Z)"),
-    "bat": _any(r"--pager"),
-    "fzf": _statements(r"execute|become|reload|--preview"),
-    "sqlite3": _statements(r"\.(?:shell|system|load|import\s+[\"']?\|)|load_extension|\|"),
-    "psql": _statements(r"\\!|\\copy.*program|\bprogram\s+'|\\o\s*\||\\g\s*\|"),
-    "mysql": _statements(r"\\!|\bsystem\s|--pager"),
-    "svn": _any(r"--(?:editor|diff|diff3)-cmd|--config-option"),
-    "hg": _any(r"--config"),
-    "apt": _statements(r"(?:pre|post)-invoke|dpkg::|apt::.*::"),
-    "apt-get": _statements(r"(?:pre|post)-invoke|dpkg::.*pre|apt::.*::"),
-    "rpm": _any(r"--(?:eval|define|pipe)"),
-    "php": _statements(r"auto_(?:prepend|append)_file"),
-    "java": _any(r"-(?:javaagent|agentpath|agentlib)|-XX:On"),
-    "strace": _statements(r"\A[|!]"),
-    "wget": _any(r"--use-askpass|-e|--execute"),
-    "curl": _any(r"-K|--config"),
-    "nmap": _any(r"--(?:script|interactive)"),
-    "openssl": _any(r"-engine|-provider-path"),
-    "enable": _any(r"-f"),
-    "hash": _any(r"-p"),
-    "bind": _any(r"-x"),
+_RUNS_ANOTHER_PROGRAM: dict[str, Callable[[Sequence[str]], bool]] = {
+    "git": _git_runs,
+    **dict.fromkeys(TARS, _tar_runs),
+    "rsync": _rsync_runs,
+    "ssh": _any_contains(r"(?:proxy|local|knownhosts|permitlocal)command|proxyusefdpass|\Aext::|pkcs11provider"),
+    **dict.fromkeys(("scp", "sftp"), _any_contains(r"(?:proxy|local|knownhosts|permitlocal)command|\A-S")),
+    "ssh-keygen": _any_begins(r"-D|-w"),
+    "ssh-add": _any_begins(r"-s\Z"),
+    "find": _any_begins(r"-(?:fprintf|fprint0?|fls)\Z"),
+    **dict.fromkeys(names("vim vi nvim view ex"), _editor_runs),
+    "emacs": _any_begins(r"--?(?:eval|execute|funcall|load)|-[fl]\Z"),
+    "less": _any_begins(r"\+|--?(?:lesskey)"),
+    "man": _any_begins(r"-[PH]|--(?:pager|html)"),
+    **dict.fromkeys(SEDS, _sed_runs),
+    "zip": _any_begins(r"-TT|--unzip-command"),
+    "sort": _any_begins(r"--compress-prog"),
+    **dict.fromkeys(("make", "gmake"), _make_runs),
+    "dc": _any_contains(r"!"),
+    "gcc": _any_begins(r"-wrapper|-fplugin|-B|-specs"),
+    "go": _any_begins(r"-(?:-)?(?:exec|toolexec|vettool)"),
+    "cargo": _any_contains(r"runner|rustc-wrapper|\bbuild\.rustc|linker"),
+    "gdb": _any_begins(r"-ex|-x|--?(?:eval-command|command)"),
+    "tcpdump": _any_begins(r"-z"),
+    "rg": _any_begins(r"--(?:pre|hostname-bin)(?:=|\Z)"),
+    "bat": _any_begins(r"--pager"),
+    "fzf": _any_contains(r"execute|become|reload|--preview"),
+    "sqlite3": _any_contains(r"\.(?:shell|system|load|import\s+[\"']?\|)|load_extension|\|"),
+    "psql": _any_contains(r"\\!|\\copy.*program|\bprogram\s+'|\\o\s*\||\\g\s*\|"),
+    "mysql": _any_contains(r"\\!|\bsystem\s|--pager"),
+    "svn": _any_begins(r"--(?:editor|diff|diff3)-cmd|--config-option"),
+    "hg": _any_begins(r"--config"),
+    "apt": _any_contains(r"(?:pre|post)-invoke|dpkg::|apt::.*::"),
+    "apt-get": _any_contains(r"(?:pre|post)-invoke|dpkg::.*pre|apt::.*::"),
+    "rpm": _any_begins(r"--(?:eval|define|pipe)"),
+    "php": _any_contains(r"auto_(?:prepend|append)_file"),
+    "java": _any_begins(r"-(?:javaagent|agentpath|agentlib)|-XX:On"),
+    "strace": _any_contains(r"\A[|!]"),
+    "wget": _any_begins(r"--use-askpass|-e|--execute"),
+    "curl": _any_begins(r"-K|--config"),
+    "nmap": _any_begins(r"--(?:script|interactive)"),
+    "openssl": _any_begins(r"-engine|-provider-path"),
+    "enable": _any_begins(r"-f"),
+    "hash": _any_begins(r"-p"),
+    "bind": _any_begins(r"-x"),
     "ip": lambda args: list(args[:2]) == ["netns", "exec"],
-    "npm": _statements(r"script-shell|node-options"),
+    "npm": _any_contains(r"script-shell|node-options"),
 }
+"""For each program, a function that says whether its arguments make it run another program, or load code."""
 
 
-_ESCAPING = names("ed ex vi vim dc ftp mail gdb")
+_RUN_INPUT_LINES = names("ed ex vi vim dc ftp mail gdb")
 """Programs that run the rest of an input line that begins with `!`."""
 SUBSCRIPT = lazy_pattern(r"\w\[[^\]]*(?:\$\(|`)")
 """A subscript that runs a command whenever the variable is evaluated."""
 _EVALUATORS = names("test [ let declare typeset local export readonly read printf unset mapfile readarray wait")
 """Builtins that evaluate the name of a variable and run the commands in its subscript: `test -v 'a[$(rm x)]'`."""
-PARTICULAR = TARS | {"unzip"} | _EVALUATORS | AWKS | _ESCAPING | frozenset(_HIDING)
-"""Programs that `particular` knows."""
+PROGRAMS_WITH_TRAITS = TARS | {"unzip"} | _EVALUATORS | AWKS | _RUN_INPUT_LINES | frozenset(_RUNS_ANOTHER_PROGRAM)
+"""Programs for which `program_traits` may yield something."""
 INLINE_CODE = {"other": ("shell.inline-code", "shell.unread-code"), "plain": ("shell.inline-code",)}
 """Traits of code in a language other than Bash and Python. The keys are values of `Code.language`."""
 
 
-def particular(name: str, args: Sequence[str], fed: str | None) -> Iterator[str]:
-    """Yield the traits of a program in `PARTICULAR` with these arguments. `fed`: the text on its standard input; None
-    if it has none."""
-    if name in _HIDING and _HIDING[name](args):
+def program_traits(name: str, args: Sequence[str], fed: str | None) -> Iterator[str]:
+    """Yield the traits of a program with these arguments. `fed`: the text on its standard input; None without input."""
+    if name in _RUNS_ANOTHER_PROGRAM and _RUNS_ANOTHER_PROGRAM[name](args):
         yield "shell.hidden-option"
-    if (name in _ESCAPING and fed is not None and "!" in fed) or (name in AWKS and _awk_runs(args)):
+    if (name in _RUN_INPUT_LINES and fed is not None and "!" in fed) or (name in AWKS and _awk_runs(args)):
         yield from INLINE_CODE["other"]
     if name in _EVALUATORS and any(map(SUBSCRIPT.search, args)):
         yield "shell.dynamic-code"
@@ -350,14 +355,14 @@ DATABASES = names("""
     cqlsh duckdb influx pgcli mycli usql bq
 """)
 """Clients that execute statements from standard input as well as from an option."""
-_STATEMENTS = {
+_STATEMENT_OPTIONS = {
     "psql": ("-c", "--command"),
-    "mysql": ("-e", "--execute"),
-    "mariadb": ("-e", "--execute"),
-    "sqlite3": 1,
-    "redis-cli": 0,
+    **dict.fromkeys(("mysql", "mariadb"), ("-e", "--execute")),
+    **dict.fromkeys(("sqlite3", "redis-cli"), ()),
 }
-"""Where a client's statements are: in the values of these options, or in the operands after the first N."""
+"""The options of a client whose values are statements."""
+_OPERANDS_BEFORE_STATEMENTS = {"sqlite3": 1, "redis-cli": 0}
+"""The number of a client's operands that aren't statements; for other clients, none of them is one."""
 _FROM_ELSEWHERE = lazy_pattern(r"(?i)\\|\bsource\b")
 """A statement that executes a file: `\\i -`, `source /dev/stdin`."""
 
@@ -369,23 +374,23 @@ def takes_statements(name: str, args: Sequence[str]) -> bool:
     """
     if name not in DATABASES:
         return False
-    if name not in _STATEMENTS or UNKNOWN in "".join(args):
+    if name not in _STATEMENT_OPTIONS or UNKNOWN in "".join(args):
         return True
     if args[:1] in (("--version",), ("--help",)):
         return False
-    places, stated, others = _STATEMENTS[name], False, 0
+    stated, others = False, 0
     for item in walk(args, grammar_of(name)):
         if item.option is None:
             others += 1
         elif not item.option.listed:
             return True
-        elif isinstance(places, tuple) and item.option.name in places:
+        elif item.option.name in _STATEMENT_OPTIONS[name]:
             stated = True
             if _FROM_ELSEWHERE.search(item.value or ""):
                 return True
         elif (item.value or "").startswith("-"):
             return True
-    return not (stated or (isinstance(places, int) and others > places))
+    return not stated and others <= _OPERANDS_BEFORE_STATEMENTS.get(name, others)
 
 
 # Programs that run commands from a file of the project

@@ -9,11 +9,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ...lib.patterns import lazy_pattern
-from ..facts import MAX_DEPTH, UNKNOWN, Fact, Function, Searched, Trait, Unbound, normal, position
-from .commands import CHDIR, Commands, Deferred, Feed, Place, Work
+from ..facts import MAX_DEPTH, UNKNOWN, Fact, Function, Place, Searched, Trait, normal, position
+from .commands import CHDIR, Commands, Deferred, Feed, Work
 from .programs import KNOWN_COMMANDS, SUBSCRIPT, is_network_path
 from .source import HEREDOC_PATH, Heredoc, Source, parseable, prepare
-from .sums import WHY
 from .variables import (
     EXPANSION,
     SEARCHES,
@@ -36,8 +35,8 @@ from .words import (
     command_names,
     echoed,
     expand_braces,
-    handed,
     merge,
+    unknown_argument,
 )
 from .wrappers import search_roots
 
@@ -77,8 +76,7 @@ def read(
     `deferred` receives the commands that depend on arguments of the outer script.
     """
     if depth > MAX_DEPTH:
-        line, column, text = place or (0, 0, "")
-        return [Trait(name="source.too-deep", line=line, column=column, text=text)]
+        return [Trait(name="source.too-deep", **(place or {}))]
     prepared = prepare(source)
     reader = _Reader(prepared, depth, place, feed, constants=constants, work=work)
     if shared is not None:
@@ -87,8 +85,7 @@ def read(
         reader.deferred[""] = deferred
     reader.begin_with(environment or {})
     reader.start(params, given)
-    for line, column, text in reader.sums.on_data():
-        reader.facts.append(Unbound(why=WHY, line=line, column=column, text=text))
+    reader.facts += reader.sums.on_data()
     if not (reader.unsure and constants):
         return reader.facts
     # Something in the script may set any variable. So it is read twice: the first reading trusts the known values, the
@@ -119,13 +116,13 @@ _DESCRIPTOR = lazy_pattern(r"(?:\d+|\{\w+\})\Z")
 _DUPLICATED = lazy_pattern(r"(?:\d+-?|-)\Z")
 """What follows `>&` if that names a descriptor."""
 _PRINTS = lazy_pattern(r"[\\'\"]*(?:echo|printf|cat|tee|find)\b")
-_LIVE = lazy_pattern(r"(?<!\\)(?:\\\\)*(?:\$\(|`|[<>]\()")
+_SUBSTITUTION = lazy_pattern(r"(?<!\\)(?:\\\\)*(?:\$\(|`|[<>]\()")
 """The beginning of a substitution."""
 _REDIRECTS = frozenset({"file_redirect", "herestring_redirect", "heredoc_redirect"})
 _NOT_CODE = frozenset({"raw_string", "comment", "ansi_c_string", "string_content", "heredoc_body"})
 _WORDS = frozenset({"string", "simple_expansion", "concatenation", "command_name"})
 # A word without any of these contains no substitution and no operator of arithmetic.
-_LIVELY = lazy_pattern(r"[(`<>\[{]")
+_SPECIAL = lazy_pattern(r"[(`<>\[{]")
 _RUNS_SOMETHING = lazy_pattern(
     rf"[(`]|\[\$'|\$\[|\$\{{!|\$\{{\w+(?:\[|:[^-=?+])|{EXPANSION.pattern}|{re.escape(HEREDOC_PATH)}"
 )
@@ -161,7 +158,7 @@ class _Reader(Commands):
         self.verbatim = self.ascii and len(source.starts) == 1
         """Whether positions in the parsed text are those in the original."""
         self.functions: set[str] = set()
-        self.summed = 0
+        self.checked_until = 0
         """The end of the last arithmetic that was checked."""
         self.attached: dict[int, list[Node]] = {}
         """Redirections of commands that are still to come, by the id of the command's node."""
@@ -180,9 +177,12 @@ class _Reader(Commands):
                 self.set(name, [params[1:]])
         for name, offset in self.source.problems:
             line, column = position(self.source.original, offset)
-            self.trait(name, self.place or (line, column, self.source.original[offset : offset + 40]))
+            text = self.source.original[offset : offset + 40]
+            self.trait(name, self.place or {"line": line, "column": column, "text": text})
         if redirection_sets_hook(self.source.text):
-            self.trait("shell.environment-hook", self.place or (1, 1, self.source.original[:40]))
+            self.trait(
+                "shell.environment-hook", self.place or {"line": 1, "column": 1, "text": self.source.original[:40]}
+            )
         self.walk(parse(self.data))
         self.settle()
 
@@ -198,10 +198,10 @@ class _Reader(Commands):
             return self.place
         if self.verbatim:
             row, column = node.start_point
-            return row + 1, column + 1, self.text(node)[:200]
+            return {"line": row + 1, "column": column + 1, "text": self.text(node)[:200]}
         offset = node.start_byte if self.ascii else len(self.data[: node.start_byte].decode("utf-8", "replace"))
         line, column = self.source.position(offset)
-        return line, column, self.text(node)[:200]
+        return {"line": line, "column": column, "text": self.text(node)[:200]}
 
     def expand(self, node: Node) -> Word:
         return Expander(self.variables).text(node)
@@ -221,15 +221,15 @@ class _Reader(Commands):
             # A handler reports its node and returns what to visit next, in order.
             parts = _HANDLERS.get(item.type, _Reader.other)(self, item)
             visited += len(parts)
-            stack += [part for part in reversed(parts) if callable(part) or self.is_telling(part)]
+            stack += [part for part in reversed(parts) if callable(part) or self.must_visit(part)]
 
-    def is_telling(self, node: Node) -> bool:
+    def must_visit(self, node: Node) -> bool:
         """Return whether a node must be visited. Most needn't: keywords, punctuation and words that run nothing."""
         kind = node.type
         if kind in _HANDLERS:
             return True
         if node.child_count:
-            return kind not in _WORDS or node.has_error or _LIVELY.search(self.text(node)) is not None
+            return kind not in _WORDS or node.has_error or _SPECIAL.search(self.text(node)) is not None
         if node.is_missing:
             return True
         if not node.is_named or kind in _NOT_CODE:
@@ -243,10 +243,10 @@ class _Reader(Commands):
             return children
         if node.is_missing:
             self.trait("shell.parse-error", self.at(node))
-        elif _LIVE.search(text := self.text(node)):
+        elif _SUBSTITUTION.search(text := self.text(node)):
             # The parser has found no structure in this word, although it contains a substitution. Read that separately.
             self.trait("shell.parse-error", self.at(node))
-            self.nested("shell", f": {text}", self.at(node), "$(")
+            self.read_nested("shell", f": {text}", self.at(node), "$(")
         return ()
 
     def scoped(self, *items: Node, branch: bool) -> Items:
@@ -279,10 +279,10 @@ class _Reader(Commands):
         if text.startswith("`") and "\\" in text:
             # Inside backquotes Bash removes one more level of backslashes, which the grammar doesn't do.
             self.trait("shell.operator", self.at(node))
-            self.nested("shell", re.sub(r"\\([$`\\])", r"\1", text[1:-1]), self.at(node), "`")
+            self.read_nested("shell", re.sub(r"\\([$`\\])", r"\1", text[1:-1]), self.at(node), "`")
             return ()
         if writes := self.written(redirections(node)):  # `$(<file)`: a redirection without a command
-            self.emit(":", (), writes, (), self.at(node))
+            self.report(":", (), writes, (), self.at(node))
         return self.scoped(*node.children, branch=False)
 
     def branches(self, node: Node) -> Items:
@@ -315,15 +315,15 @@ class _Reader(Commands):
             self.forget_mentioned(node)
             given = [UNKNOWN]
             if variable is not None and not values:
-                self.set(self.text(variable), [handed()])  # `for x; do`
+                self.set(self.text(variable), [unknown_argument()])  # `for x; do`
                 self.sums.reads(self.text(variable))
             elif variable is not None:
                 words = [word for value in values for word in Expander(self.variables).words(value)]
                 if any(UNKNOWN in word.text or word.glob for word in words):
                     self.sums.gives(self.text(variable), " ".join(map(self.text, values)))
                 self.set(self.text(variable), [(word,) for word in words])
-                if self.text(variable) not in self.variables.values and any(word.handed for word in words):
-                    self.set(self.text(variable), [handed()])
+                if self.text(variable) not in self.variables.values and any(word.argument for word in words):
+                    self.set(self.text(variable), [unknown_argument()])
                 given = [word.text for word in words]
             self.hook(variable is not None and any(is_hook(self.text(variable), v, v) for v in given), node)
 
@@ -364,19 +364,16 @@ class _Reader(Commands):
             self.trait("shell.shadowed-command", self.at(node))
         if body is not None and "&" in self.text(body) and self.calls(body, name) > 1:
             self.trait("shell.fork-bomb", self.at(node))
-        before: list[tuple[Variables, Feed | None]] = []
-        outer: list[str] = []
+        outer: list[tuple[Variables, Feed | None, str]] = []
 
         def enter() -> None:
             self.volatile |= self.forget_mentioned(node)
-            before.append((self.variables.copy(), self.feed))
-            self.variables, self.feed = self.lasting(), self.own_feed  # it may be called from anywhere
-            outer.append(self.function_name)
-            self.function_name = name
+            outer.append((self.variables.copy(), self.feed, self.function_name))
+            # It may be called from anywhere.
+            self.variables, self.feed, self.function_name = self.lasting(), self.own_feed, name
 
         def leave() -> None:
-            self.variables, self.feed = before[0]
-            self.function_name = outer[0]
+            self.variables, self.feed, self.function_name = outer[0]
 
         return [enter, *self.scoped(*node.children[1:], branch=False), leave]
 
@@ -425,7 +422,7 @@ class _Reader(Commands):
             self.attached[last.id] = redirects
             return [body, *redirects, *rest]
         if writes := self.written(redirects):
-            self.emit(":", (), writes, (), self.at(node))
+            self.report(":", (), writes, (), self.at(node))
         outer, feed = self.feed, self.redirected(redirects)
 
         def enter() -> None:
@@ -487,7 +484,7 @@ class _Reader(Commands):
         # As with a file given as an operand, only content that this script wrote is known.
         path = normal(word.text, self.cwd())
         text = self.files.get(path, "" if UNKNOWN not in path else None)
-        return Feed(text, file=self.file(word, "script", (), self.at(redirect)))
+        return Feed(text, file=self.file_fact(word, "script", (), self.at(redirect)))
 
     def heredoc(self, path: str) -> Feed:
         """Return a here-document as input, with UNKNOWN for the parts that are expanded to unknown values."""
@@ -523,7 +520,7 @@ class _Reader(Commands):
                 self.defer((Word(":"), word), self.at(redirect), writes=not operator.startswith("<"))
             if operator.startswith("<"):
                 if not quiet and not word.makers and not word.text.startswith(HEREDOC_PATH):
-                    self.emit(":", (normal(word.text, self.cwd()),), (), (), self.at(redirect))
+                    self.report(":", (normal(word.text, self.cwd()),), (), (), self.at(redirect))
                 continue
             paths[normal(word.text, self.cwd())] = operator.endswith(">>")
         if paths and not quiet:
@@ -536,8 +533,8 @@ class _Reader(Commands):
         destination = node.child_by_field_name("destination")
         path = self.text(destination) if destination is not None else ""
         document = self.document(path) if path.startswith(HEREDOC_PATH) else None
-        if document and document.expands and (_LIVE.search(document.body) or EXPANSION.search(document.body)):
-            self.nested("shell", document.as_string(), self.at(node), "<<")
+        if document and document.expands and (_SUBSTITUTION.search(document.body) or EXPANSION.search(document.body)):
+            self.read_nested("shell", document.as_string(), self.at(node), "<<")
         return node.children
 
     def document(self, path: str) -> Heredoc | None:
@@ -570,7 +567,7 @@ class _Reader(Commands):
         if name in SEARCHES:
             self.searched(name, values, raw, node)
         if command or exported or may_be_hook(name):
-            self.facts += (self.assigned(name, merge(value).text, self.at(node)) for value in values if value)
+            self.facts += (self.variable_fact(name, merge(value).text, self.at(node)) for value in values if value)
         if command:
             return
         if name_node.type == "subscript":
@@ -596,10 +593,7 @@ class _Reader(Commands):
             return (expander.text(node),)
 
         first = Expander(self.variables)
-        values = [one(first)]
-        if first.seen:
-            values += (one(Expander(self.variables, picks)) for picks in combinations(first.seen))
-        return values
+        return [one(first), *(one(Expander(self.variables, picks)) for picks in combinations(first.seen))]
 
     def declaration(self, node: Node) -> Items:
         """Handle export, declare, local, readonly, typeset and unset: a command that contains assignments."""
@@ -635,7 +629,7 @@ class _Reader(Commands):
         # Not with a redirection directly after it: its descriptor may be part of this text.
         adjoined = redirects and redirects[0].start_byte == node.end_byte
         if LINE.match(text) and not adjoined and not node.has_error:
-            self.perform(node, self.readings(lambda expander: expander.line(text)), redirects)
+            self.report_readings(node, self.readings(lambda expander: expander.line(text)), redirects)
             return ()
         prefixes: list[Node] = []
         parts: list[Node] = []
@@ -649,14 +643,14 @@ class _Reader(Commands):
         for prefix in prefixes:
             self.assign(prefix, self.text(parts[0]) if parts else "")
         readings = self.readings(lambda expander: tuple([word for part in parts for word in expander.words(part)]))
-        self.perform(node, readings, redirects)
+        self.report_readings(node, readings, redirects)
         if not _RUNS_SOMETHING.search(text) and not node.has_error:
             return ()  # like most commands, it contains no substitution
         # The assignments before a command don't apply to the rest of the script, so only their parts are visited.
         inside = [child for prefix in prefixes for child in prefix.children]
         return inside + [child for child in node.children if child.type != "variable_assignment"]
 
-    def perform(self, node: Node, readings: Sequence[tuple[Word, ...]], redirects: Sequence[Node]) -> None:
+    def report_readings(self, node: Node, readings: Sequence[tuple[Word, ...]], redirects: Sequence[Node]) -> None:
         """Report a command in each of its readings, with its redirections."""
         outer, writes = self.feed, []
         if redirects:
@@ -680,8 +674,8 @@ class _Reader(Commands):
         if first.open:
             known = self.variables.values.items()
             arguments = Variables({})
-            for name in [name for name, values in known if any(word.handed for value in values for word in value)]:
-                arguments.set(name, [handed()])
+            for name in [name for name, values in known if any(word.argument for value in values for word in value)]:
+                arguments.set(name, [unknown_argument()])
             readings.append(one(Expander(arguments)))
         for prompt in first.prompts:
             self.trait("shell.dynamic-code", self.at(prompt))
@@ -701,7 +695,7 @@ class _Reader(Commands):
             self.trait("shell.dynamic-code", self.at(node))
         if (index := node.child_by_field_name("index")) is not None and self.text(index) not in ("@", "*"):
             self.sums.computes(self.text(index), self.at(node))
-        return self.sum(node)
+        return self.arithmetic(node)
 
     def failed(self, node: Node) -> Items:
         """Handle text that the parser couldn't parse: report whatever looks like a command."""
@@ -719,10 +713,10 @@ class _Reader(Commands):
 
     # Arithmetic, and expansions that set a variable
 
-    def sum(self, node: Node) -> Sequence[Node]:
+    def arithmetic(self, node: Node) -> Sequence[Node]:
         """Handle arithmetic. Each part of a long sum is a node, too, but the text is checked only once."""
-        if node.end_byte > self.summed:
-            self.summed = node.end_byte
+        if node.end_byte > self.checked_until:
+            self.checked_until = node.end_byte
             self.hook(sum_sets_hook(self.text(node)), node)
             if node.type == "arithmetic_expansion" or self.data.startswith(b"((", node.start_byte):
                 self.sums.computes(self.text(node), self.at(node))
@@ -730,7 +724,7 @@ class _Reader(Commands):
 
     def compound(self, node: Node) -> Sequence[Node]:
         """Handle `{ … }` and `((…))`, which the grammar gives the same type."""
-        return self.sum(node) if self.data.startswith(b"((", node.start_byte) else node.children
+        return self.arithmetic(node) if self.data.startswith(b"((", node.start_byte) else node.children
 
     def expansion(self, node: Node) -> Sequence[Node]:
         """Handle `${…}`, which may set a variable or evaluate arithmetic."""
@@ -750,7 +744,7 @@ class _Reader(Commands):
         for value in values:
             parts = merge(value).text.split(":")
             path = ":".join(part for part in parts if not own or part != UNKNOWN)
-            self.facts.append(Searched(path=path, modules=name != "PATH", text=self.at(node)[2]))
+            self.facts.append(Searched(path=path, modules=name != "PATH", text=self.at(node)["text"]))
 
 
 _HANDLERS: Mapping[str, Callable[[_Reader, Node], Items]] = {
@@ -776,6 +770,6 @@ _HANDLERS: Mapping[str, Callable[[_Reader, Node], Items]] = {
     "compound_statement": _Reader.compound,
     "expansion": _Reader.expansion,
     "ERROR": _Reader.failed,
-    **dict.fromkeys(("arithmetic_expansion", "binary_expression", "unary_expression"), _Reader.sum),
-    **dict.fromkeys(("postfix_expression", "ternary_expression"), _Reader.sum),
+    **dict.fromkeys(("arithmetic_expansion", "binary_expression", "unary_expression"), _Reader.arithmetic),
+    **dict.fromkeys(("postfix_expression", "ternary_expression"), _Reader.arithmetic),
 } | dict.fromkeys((";", "&&", "||", "|", "|&", "&", "`", "$("), _Reader.operator)

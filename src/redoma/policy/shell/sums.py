@@ -12,8 +12,9 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from ...lib.patterns import lazy_pattern
+from ..facts import Place, Unbound
 
-WHY = "arithmetic on what is only known when it runs may run anything"
+_WHY = "arithmetic on what is only known when it runs may run anything"
 
 _PRINTS_NUMBER = r"\$\((?:[^()`]*\|)?\s*(?:wc|nproc|date|id|seq|expr|grep\s+-[A-Za-z]*c)\b[^()|;&`]*\)"
 _NUMBER = lazy_pattern(
@@ -37,7 +38,7 @@ everything counts as data."""
 
 
 class _Sum(NamedTuple):
-    at: tuple[int, int, str]
+    at: Place
     names: frozenset[str]
 
 
@@ -64,7 +65,7 @@ class Sums:
         """Record that these variables receive text that is read at run time."""
         self._data.update(names)
 
-    def computes(self, text: str, at: tuple[int, int, str]) -> None:
+    def computes(self, text: str, at: Place) -> None:
         """Record that `text` is evaluated as an expression."""
         self._left -= len(text)
         if self._left < 0:
@@ -74,13 +75,13 @@ class Sums:
         foreign = _ARGUMENT.search(text) or _SUBSTITUTION.search(text)
         self._sums.append(_Sum(at, frozenset({"", *_NAME.findall(text)} if foreign else _NAME.findall(text))))
 
-    def compares(self, text: str, at: tuple[int, int, str]) -> None:
+    def compares(self, text: str, at: Place) -> None:
         """Record that the operands of numeric operators in `[[ … ]]` are evaluated."""
         self._left -= len(text)
         for operands in _COMPARED.findall(text) if self._left > 0 else [("$1",)]:
             self.computes(" ".join(operands), at)
 
-    def expands(self, text: str, at: tuple[int, int, str]) -> None:
+    def expands(self, text: str, at: Place) -> None:
         """Record what an expansion evaluates: in `${!name}` the subscript in its value, in `${text:from:length}` both
         numbers."""
         if indirect := _INDIRECT.match(text):
@@ -88,8 +89,8 @@ class Sums:
         elif part := _PART.match(text):
             self.computes(part[1], at)
 
-    def on_data(self) -> Iterator[tuple[int, int, str]]:
-        """Yield where the script computes with data."""
+    def on_data(self) -> Iterator[Unbound]:
+        """Yield a fact for each place where the script computes with data."""
         if not self._sums:
             return
         data, todo = {"", *self._data}, [*self._data]
@@ -101,4 +102,4 @@ class Sums:
             more = {name for name in takers.get(todo.pop(), ()) if name not in data}
             data |= more
             todo += more
-        yield from dict.fromkeys(found.at for found in self._sums if found.names & data)
+        yield from dict.fromkeys(Unbound(why=_WHY, **found.at) for found in self._sums if found.names & data)

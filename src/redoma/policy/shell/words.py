@@ -62,7 +62,7 @@ class Word(msgspec.Struct, frozen=True, gc=False):
     """For `<(echo …)`: the text to be read from it, if known."""
     found: bool = False
     """Whether it stands for the results of a search or for lines read in a loop, and so for any number of files."""
-    handed: str = ""
+    argument: str = ""
     """Which argument of the script or the enclosing function it contains: its number, "@" for all, "?" if unknown."""
 
 
@@ -78,9 +78,9 @@ _ARGUMENT = lazy_pattern(r"[1-9]\d*\Z|[@*]\Z")
 _ANY_ARGUMENT = lazy_pattern(r"\$\{!?(?:[1-9@*#]|OPTARG)")
 
 
-def handed(name: str = "?") -> Value:
+def unknown_argument(name: str = "?") -> Value:
     """Return the value of an unknown argument, given the name of its variable."""
-    return (Word(UNKNOWN, handed="@" if name == "*" else name),)
+    return (Word(UNKNOWN, argument="@" if name == "*" else name),)
 
 
 def value_of(words: Sequence[Word], found: Given) -> Word:
@@ -213,8 +213,8 @@ class Expander:
         if name in ("!", "$"):
             return OWN_PROCESS
         if _ARGUMENT.match(name):
-            return handed(name)
-        return handed() if name == "OPTARG" else UNSURE
+            return unknown_argument(name)
+        return unknown_argument() if name == "OPTARG" else UNSURE
 
 
 _PLAIN_TYPES = frozenset({"word", "number", "variable_name", "command_name"})
@@ -261,9 +261,9 @@ def _made_of(words: Sequence[Word], text: str) -> Word:
         glob, built, loose = glob or word.glob, built or word.built, loose or word.loose
         found = found or word.found
         makers = makers | word.makers if word.makers else makers
-        if word.handed:
-            argument = word.handed if argument in ("", word.handed) else "?"
-    return Word(text, glob, built, loose, makers, found=found, handed=argument)
+        if word.argument:
+            argument = word.argument if argument in ("", word.argument) else "?"
+    return Word(text, glob, built, loose, makers, found=found, argument=argument)
 
 
 _UNKNOWNS = lazy_pattern(f"{UNKNOWN}+")
@@ -428,10 +428,10 @@ class _Builder:
         text = _text(node)
         found = _PARAMETER.match(text)
         if not found:
-            return handed() if _ANY_ARGUMENT.match(text) else UNSURE
+            return unknown_argument() if _ANY_ARGUMENT.match(text) else UNSURE
         name, index, operator = found["name"], found["index"], found["operator"]
         value = self.expander.lookup(name)
-        unsure = handed() if any(word.handed for word in value) or _ANY_ARGUMENT.match(text) else UNSURE
+        unsure = unknown_argument() if any(word.argument for word in value) or _ANY_ARGUMENT.match(text) else UNSURE
         if name not in "@*" and (index is None or index == "0"):
             value = value[:1]
         elif index not in (None, "@", "*"):

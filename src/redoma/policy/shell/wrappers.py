@@ -82,6 +82,12 @@ def _texts(words: Sequence[Word]) -> list[str]:
     return [word.text for word in words]
 
 
+def _after(mark: str, rest: list[Word]) -> list[Word]:
+    """Return the words after the first `mark`; empty without one."""
+    texts = _texts(rest)
+    return rest[texts.index(mark) + 1 :] if mark in texts else []
+
+
 def _builtin(name: str, rest: list[Word], fed: str | None) -> Iterator[Step]:
     operands = rest[1:] if rest and rest[0].text == "--" else rest
     match name:
@@ -297,9 +303,8 @@ def _docker(name: str, rest: list[Word], fed: str | None) -> Iterator[Step]:
 
 
 def _kubectl(name: str, rest: list[Word], fed: str | None) -> Iterator[Step]:
-    texts = _texts(rest)
-    if {"exec", "run", "debug"} & set(texts) and "--" in texts and rest[texts.index("--") + 1 :]:
-        yield Run(tuple(rest[texts.index("--") + 1 :]), "kubectl exec")
+    if {"exec", "run", "debug"} & set(_texts(rest)) and (command := _after("--", rest)):
+        yield Run(tuple(command), "kubectl exec")
 
 
 def _git(name: str, rest: list[Word], fed: str | None) -> Iterator[Step]:
@@ -329,18 +334,16 @@ def _after_dashes(via: str, *, mark: str = "--", first: tuple[Word, ...] = ()) -
     """Return an unwrapper for a program that runs the command after `mark`. `first`: words to put before it."""
 
     def steps(name: str, rest: list[Word], fed: str | None) -> Iterator[Step]:
-        texts = _texts(rest)
-        if mark in texts and rest[texts.index(mark) + 1 :]:
-            yield Run((*first, *rest[texts.index(mark) + 1 :]), via)
+        if command := _after(mark, rest):
+            yield Run((*first, *command), via)
 
     return steps
 
 
 def _start_stop_daemon(name: str, rest: list[Word], fed: str | None) -> Iterator[Step]:
     """Yield the program, which is the value of an option, with its arguments, which come after `--`."""
-    texts = _texts(rest)
-    arguments = rest[texts.index("--") + 1 :] if "--" in texts else []
-    for each in given(texts, "-x", "--exec", "-a", "--startas"):
+    arguments = _after("--", rest)
+    for each in given(_texts(rest), "-x", "--exec", "-a", "--startas"):
         yield Run((value_of(rest, each), *arguments), "start-stop-daemon")
 
 
