@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from after_stage import CRITICAL, NOON, OK, WARNING, found
 
+from redoma.approval.store import SCHEMA
 from redoma.lib.errors import StoreError
 from redoma.lib.sqlite import Store
 from redoma.monitor import history as history_module
@@ -160,7 +161,7 @@ def test_a_round_is_in_it_whole_or_not_at_all_after_a_kill(history: History) -> 
 
 
 def test_a_database_of_approvals_is_not_taken_for_it(history: History) -> None:
-    with Store(history.store.path).writing():
+    with Store(history.store.path, SCHEMA).writing():
         pass
     with pytest.raises(StoreError, match="another program"):
         history.add(found(OK), CHECKS)

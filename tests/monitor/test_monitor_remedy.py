@@ -11,9 +11,9 @@ from after_stage import CRITICAL, NOON, OK, UNKNOWN, WARNING, Place, found, mend
 from monitor_stage import patient as patient
 
 from redoma.approval import Ledger
+from redoma.approval.store import open_store
 from redoma.audit import AuditLog
 from redoma.config import NativeEntry
-from redoma.lib.sqlite import NAME, Store
 from redoma.monitor.model import Check, CommandProbe, Plan, Remedy, Round, State
 from redoma.monitor.report import render
 from redoma.monitor.service import Monitor
@@ -48,7 +48,7 @@ def texts(seen: Round) -> list[str]:
 def ledger(place: Place) -> Ledger:
     assert place.config.state is not None
     audit = AuditLog(place.config.audit.directory, retention_days=30)
-    return Ledger(Store(place.config.state / NAME), audit.append)
+    return Ledger(open_store(place.config.state), audit.append)
 
 
 def approve(place: Place, *, pinned: bool) -> None:

@@ -13,7 +13,7 @@ from mcp_places import ERAS, PROGRAM, Local, environment, over_http, text
 from mcp_types import ElicitRequestFormParams, ElicitResult, InputRequiredResult, InputResponses
 
 from redoma.approval import Entry, Ledger
-from redoma.lib.sqlite import NAME, Store
+from redoma.approval.store import open_store
 from redoma.pipeline.intake import user
 from serving import Serving
 
@@ -38,7 +38,7 @@ NO = ElicitResult(action="accept", content={"approve": False, "reason": "not tod
 
 
 def entries(local: Local) -> list[Entry]:
-    ledger = Ledger(Store(local.state / NAME), lambda kind, run, data: None)
+    ledger = Ledger(open_store(local.state), lambda kind, run, data: None)
     return ledger.entries("open", "approved", "denied", "expired", "used")
 
 

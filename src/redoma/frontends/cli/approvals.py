@@ -37,11 +37,11 @@ def approvals() -> None:
 
 def _ledger(state: State) -> Ledger:
     from redoma.approval import Ledger
+    from redoma.approval.store import open_store
     from redoma.config import state_directory
-    from redoma.lib.sqlite import NAME, Store
 
     audit = audit_log(state).append if state.config.audit.enabled else lambda kind, run, data: None
-    return Ledger(Store(state_directory() / NAME), audit, separate=state.config.approval.separate)
+    return Ledger(open_store(state_directory()), audit, separate=state.config.approval.separate)
 
 
 @approvals.command("list")
