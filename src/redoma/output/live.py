@@ -34,7 +34,7 @@ from ..lib.sanitise import is_clean
 from ..models import Chunk, Limits, Stream
 from ..redaction import Redactor
 from ..redaction.redactor import replace
-from ..redaction.scanner import Found, cut_outside, found_after
+from ..redaction.scanner import Match, cut_outside, matches_after
 from ..redaction.unfinished import Unfinished
 from .capture import Ends, Text, bounded
 from .cleaning import CONTEXT, character_start, is_plain
@@ -166,7 +166,7 @@ class _StreamView:
         if b"\n" in line or not is_plain(line) or not line.startswith(self._shown):
             return b""  # lines that wait, or text that can't be cut
         start = len(self._shown)
-        found = found_after(self._redactor.find(self._context + line), len(self._context))
+        found = matches_after(self._redactor.find(self._context + line), len(self._context))
         stop = _outside(found, start, max(start, len(line) - self._redactor.margin))
         stop = max(start, character_start(line, stop))
         text = (b"\n" if self._reshow else b"") + _redacted(line, found, start, stop) if stop > start else b""
@@ -205,7 +205,7 @@ class _StreamView:
             self._shown, self._reshow = b"", self._line_open
         before, start = len(self._context), len(self._shown)
         data = self._context + clean
-        found = found_after(self._redactor.find(data), before)
+        found = matches_after(self._redactor.find(data), before)
         if ended:
             stop = len(clean)
         elif inside:
@@ -220,7 +220,7 @@ class _StreamView:
             self._stop()
         return text
 
-    def _within_limits(self, clean: bytes, found: list[Found], stop: int) -> tuple[int, bytes, bool]:
+    def _within_limits(self, clean: bytes, found: list[Match], stop: int) -> tuple[int, bytes, bool]:
         """Return where to stop, the text to show up to there, and whether the limit is reached."""
         start, before, enough = len(self._shown), b"\n" if self._reshow else b"", False
         while True:
@@ -274,14 +274,14 @@ class _StreamView:
         return bounded(text, half)[0]
 
 
-def _outside(found: list[Found], start: int, stop: int) -> int:
+def _outside(found: list[Match], start: int, stop: int) -> int:
     """Return a position to stop that is inside nothing found, and not before what was shown."""
     return max(start, cut_outside(found, stop))
 
 
-def _redacted(clean: bytes, found: list[Found], start: int, stop: int) -> bytes:
+def _redacted(clean: bytes, found: list[Match], start: int, stop: int) -> bytes:
     """Return a part of the text, redacted. If something found begins before it, the rest of that is replaced."""
-    inside = found_after((item for item in found if item.end <= stop), start)
+    inside = matches_after((item for item in found if item.end <= stop), start)
     return replace(clean[start:stop], inside)[0]
 
 
@@ -293,5 +293,5 @@ def _after_lines(data: bytes, start: int, lines: int) -> int:
 
 
 def _without_beginning(text: Text, size: int) -> Text:
-    marks = found_after((mark for mark in text.marks if mark.start >= size), size)
+    marks = matches_after((mark for mark in text.marks if mark.start >= size), size)
     return text._replace(data=text.data[size:], marks=marks, seam=max(0, text.seam - size))

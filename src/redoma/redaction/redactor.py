@@ -15,7 +15,7 @@ from typing import Any
 from ..lib.patterns import lazy_pattern
 from ..lib.sanitise import is_clean, without_invisible, without_sequences
 from ..models import MIN_SECRET, KiB
-from .scanner import KNOWN, PLACEHOLDER, Found, find, has_candidate, merge, options
+from .scanner import KNOWN, PLACEHOLDER, Match, find, has_candidate, merge, options
 
 _MIN_LINE = 16
 _MIN_BASE64 = 5
@@ -74,7 +74,7 @@ class Redactor:
                 self.literals.update(_encodings(value))
         self._values = _compile(self.flexible) if self.flexible else None
 
-    def find(self, data: bytes) -> list[Found]:
+    def find(self, data: bytes) -> list[Match]:
         """Return what to remove from UTF-8 text, sorted and without overlaps."""
         found = [*self._known(data), *find(data)] if data else []
         if not found:
@@ -97,14 +97,14 @@ class Redactor:
         data = "\n".join(texts).encode("utf-8", "surrogatepass")
         return not data or (next(self._known(data), None) is None and not has_candidate(data))
 
-    def _known(self, data: bytes) -> Iterator[Found]:
+    def _known(self, data: bytes) -> Iterator[Match]:
         for match in self._values.finditer(data) if self._values else ():
             if not data.startswith(b"[redacted:", match.start()):
-                yield Found(match.start(), match.end(), KNOWN)
+                yield Match(match.start(), match.end(), KNOWN)
         for literal in self.literals:
             start = data.find(literal)
             while start >= 0:
-                yield Found(start, start + len(literal), KNOWN)
+                yield Match(start, start + len(literal), KNOWN)
                 start = data.find(literal, start + len(literal))
 
     def rejoin_secrets(self, data: bytes) -> bytes:
@@ -186,16 +186,16 @@ def clean(text: str, redactor: Redactor) -> tuple[str, dict[str, int]]:
     return redacted.decode(), counts
 
 
-def replace(data: bytes, found: list[Found]) -> tuple[bytes, list[Found]]:
+def replace(data: bytes, found: list[Match]) -> tuple[bytes, list[Match]]:
     """Return the data with everything found replaced by labels, and the positions of the labels."""
     pieces: list[bytes] = []
-    labels: list[Found] = []
+    labels: list[Match] = []
     end = size = 0
     for item in found:
         label = b"[redacted:%s]" % item.kind.encode()
         start = size + item.start - end
         size = start + len(label)
-        labels.append(Found(start, size, item.kind))
+        labels.append(Match(start, size, item.kind))
         pieces += data[end : item.start], label
         end = item.end
     return b"".join([*pieces, data[end:]]), labels
@@ -213,7 +213,7 @@ def _set_apart(data: bytes, pieces: Iterable[tuple[int, int, bytes]]) -> bytes:
     return b"".join([*parts, data[end:]])
 
 
-def _uncovered(data: bytes, found: list[Found], fresh: list[Found]) -> Iterator[Found]:
+def _uncovered(data: bytes, found: list[Match], fresh: list[Match]) -> Iterator[Match]:
     """Yield what is found only after its neighbour is removed (`AKIA…password=…`)."""
     masked = bytearray(data)
     for item in found:
@@ -293,7 +293,7 @@ class _Walk:
 
         before = f"{json.dumps(name, ensure_ascii=False)}: ".encode("utf-8", "surrogatepass")
         spelt, at = json.dumps(text, ensure_ascii=False).encode("utf-8", "surrogatepass"), len(before)
-        pair = [Found(f.start - at, f.end - at, f.kind) for f in self.redactor.find(before + spelt) if f.end > at]
+        pair = [Match(f.start - at, f.end - at, f.kind) for f in self.redactor.find(before + spelt) if f.end > at]
         alone = self.redactor.find(spelt) if pair else []
         for item in pair:
             if item not in alone:
