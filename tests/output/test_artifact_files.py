@@ -18,7 +18,7 @@ from artifact_run import LINES, Run, left, whole
 from redoma.lib.errors import RedomaError
 from redoma.models import Artifact
 from redoma.output import artifact_files as files
-from redoma.output.artifacts import Kept, Store
+from redoma.output.artifacts import Store, StoredArtifact
 
 
 @pytest.fixture
@@ -130,7 +130,7 @@ def test_nothing_stays_open(store: Store) -> None:
     artifact = Run(store).prints(LINES).ends().artifacts["stdout"]
     whole(artifact)
     artifact.lines(5, 2)
-    assert isinstance(artifact, Kept)
+    assert isinstance(artifact, StoredArtifact)
     next(artifact.matching("line 7"))
     Run(store, name="again").prints(LINES).capture.close()
     store.find("run")

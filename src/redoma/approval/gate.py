@@ -17,7 +17,7 @@ from ..lib.text import valid_utf8
 from ..models import Approval, Judged, Request, Status
 from .approvers import NOBODY, Approver, Deny, Queue
 from .ask import Ask, ask_of, digest_of
-from .ledger import Audit, Entry, Ledger, changed_files, unusable
+from .ledger import Audit, Ledger, LedgerEntry, changed_files, unusable
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
@@ -262,7 +262,7 @@ class Gate:
             except ApprovalError as error:  # already recorded
                 return told(Verdict(status=Status.DENIED, error=str(error)))
 
-    def _redeem(self, id: str, judged: Judged) -> Entry:  # noqa: A002 - as everywhere
+    def _redeem(self, id: str, judged: Judged) -> LedgerEntry:  # noqa: A002 - as everywhere
         self.ledger.load(id)  # before looking for a key in a database that may not exist
         return self.ledger.take(id, digest_of(judged, self.ledger.key())[1])
 
@@ -272,7 +272,7 @@ _OURSELVES = "redoma"
 """The approver's name if Redoma itself answers no, because no person did."""
 
 
-def _passed(entry: Entry) -> Verdict:
+def _passed(entry: LedgerEntry) -> Verdict:
     return Verdict(approval=entry.approval, id=entry.ask.id)
 
 
@@ -284,7 +284,7 @@ def _pending(ask: Ask) -> Verdict:
     )
 
 
-def _verdict(entry: Entry, seconds: float) -> Verdict:
+def _verdict(entry: LedgerEntry, seconds: float) -> Verdict:
     ask, approval = entry.ask, entry.approval
     match entry.state:
         case "approved":

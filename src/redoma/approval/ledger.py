@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 Audit = Callable[[str, str, Mapping[str, Any]], Any]
 """Takes a kind, the id of the run, and data, as `AuditLog.append` does."""
-State = Literal["open", "approved", "denied", "expired", "used", "unpinned"]
-STATES: tuple[State, ...] = get_args(State)
+AskState = Literal["open", "approved", "denied", "expired", "used", "unpinned"]
+STATES: tuple[AskState, ...] = get_args(AskState)
 
 MAX_OPEN = 1000
 _MAX_ASK = 16 << 20  # characters, including the files of the request
@@ -37,11 +37,11 @@ _FIRST_YEAR, LAST_YEAR = 1971, 9998  # one day less or more in another time zone
 _LAST_TIME = datetime(LAST_YEAR, 12, 31, tzinfo=UTC).timestamp()
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True):
+class LedgerEntry(msgspec.Struct, frozen=True, kw_only=True):
     """One question with its state and answer."""
 
     ask: Ask
-    state: State
+    state: AskState
     """The state now: `expired` if its time is over, even if that is not stored yet."""
     approval: Approval | None = None
     uses: int = 0
@@ -124,7 +124,7 @@ class Ledger:
                 next="answer them: redoma approvals list",
             )
 
-    def expire(self, id: str) -> Entry:  # noqa: A002 - the column's name
+    def expire(self, id: str) -> LedgerEntry:  # noqa: A002 - the column's name
         """Close a question that was not answered in time. Changes nothing if an answer has just arrived."""
         with self.store.writing() as db:
             entry = _entry(self._row(db, id), self.now())
@@ -162,7 +162,7 @@ class Ledger:
                 self._record("approval.pinned", ask, **_said(given))
         return given
 
-    def _objection(self, entry: Entry, given: Approval) -> tuple[str, str, str] | None:
+    def _objection(self, entry: LedgerEntry, given: Approval) -> tuple[str, str, str] | None:
         """Return why an answer can't count, as (what, why, next); None if it can."""
         ask, now = entry.ask, self.now()
         if (wrong := unusable(given)) is not None:
@@ -199,7 +199,7 @@ class Ledger:
 
     # --- using ---
 
-    def take(self, id: str, digest: str) -> Entry:  # noqa: A002 - the column's name
+    def take(self, id: str, digest: str) -> LedgerEntry:  # noqa: A002 - the column's name
         """Use the approval of one question. If the state of the returned entry is `approved`, this call has taken it,
         and no other can, unless it is a pin. Any other state says why it was not taken.
 
@@ -217,7 +217,7 @@ class Ledger:
                 self._record("approval.refused", entry.ask, why=f"it is {entry.state}")
             return entry
 
-    def use_matching(self, digest: str) -> Entry | None:
+    def use_matching(self, digest: str) -> LedgerEntry | None:
         """Use a pin or an unused approval of exactly this digest, and return its entry; None if there is none."""
         if not self.store.exists:
             return None
@@ -227,7 +227,7 @@ class Ledger:
             row = db.execute(known, (digest, self.now().timestamp())).fetchone()
             return None if row is None else self._use(db, _entry(row, self.now()))
 
-    def _use(self, db: sqlite3.Connection, entry: Entry) -> Entry:
+    def _use(self, db: sqlite3.Connection, entry: LedgerEntry) -> LedgerEntry:
         ask, approval = entry.ask, entry.approval
         if approval is None or (self.separate and is_same_person(approval.approver, ask.requester)):
             # It was given before `separate` was set.
@@ -243,7 +243,7 @@ class Ledger:
 
     # --- pins ---
 
-    def pin_of(self, requester: str, label: str) -> Entry | None:
+    def pin_of(self, requester: str, label: str) -> LedgerEntry | None:
         """Return the pin in force for a requester's label, if any."""
         if not label or not self.store.exists:
             return None
@@ -252,7 +252,7 @@ class Ledger:
         entry = None if row is None else _entry(row, self.now())
         return entry if entry and entry.state == "approved" else None
 
-    def alarm(self, ask: Ask, pin: Entry, secrets: Iterable[str] = ()) -> None:
+    def alarm(self, ask: Ask, pin: LedgerEntry, secrets: Iterable[str] = ()) -> None:
         """Record that something else was submitted under the label of a pin. Its `secrets` are removed from the
         record.
         """
@@ -279,7 +279,7 @@ class Ledger:
 
     # --- reading ---
 
-    def load(self, id: str) -> Entry:  # noqa: A002 - the column's name
+    def load(self, id: str) -> LedgerEntry:  # noqa: A002 - the column's name
         """Return the entry with this id. If there is none, that is recorded, and `ApprovalError` is raised."""
         if not self.store.exists:
             raise self._unknown(id)
@@ -292,7 +292,7 @@ class Ledger:
             row = db.execute("SELECT state, expires FROM asks WHERE id = ?", (id,)).fetchone()
         return row is not None and row["state"] == "open" and row["expires"] > self.now().timestamp()
 
-    def entries(self, *states: State) -> list[Entry]:
+    def entries(self, *states: AskState) -> list[LedgerEntry]:
         """Return the entries in these states, oldest first."""
         if not self.store.exists:
             return []
@@ -337,9 +337,9 @@ class Ledger:
 _PINNED = "SELECT * FROM asks WHERE requester = ? AND label = ? AND pinned AND state = 'approved'"
 
 
-def _entry(row: sqlite3.Row, now: datetime) -> Entry:
+def _entry(row: sqlite3.Row, now: datetime) -> LedgerEntry:
     ask = decode(row["ask"])
-    state: State = row["state"]
+    state: AskState = row["state"]
     late = row["expires"] if state == "open" else row["good_until"] if state == "approved" else None
     approval = None
     if row["approver"]:
@@ -349,7 +349,7 @@ def _entry(row: sqlite3.Row, now: datetime) -> Entry:
         approval = ask.answer(decision, **who, at=at, expires=until, pinned=bool(row["pinned"]))
     if late is not None and late <= now.timestamp():
         state = "expired"
-    return Entry(ask=ask, state=state, approval=approval, uses=row["uses"])
+    return LedgerEntry(ask=ask, state=state, approval=approval, uses=row["uses"])
 
 
 def unusable(given: Approval) -> str | None:

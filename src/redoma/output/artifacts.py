@@ -57,7 +57,7 @@ class Store:
         except OSError as error:
             raise _unreadable(str(self.directory), error) from error
 
-    def find(self, run: str, stream: Stream = "stdout") -> Kept:
+    def find(self, run: str, stream: Stream = "stdout") -> StoredArtifact:
         """Return an artifact by its run's id, or a prefix of it. Raises `InvalidRequest` if none or several match."""
         matching = [one for one in self.listed() if one.run.startswith(run) and one.stream == stream and run]
         found = [one for one in matching if one.run == run] or matching
@@ -75,7 +75,7 @@ class Store:
             next="`redoma output` lists what is kept",
         )
 
-    def described(self, run: str, stream: Stream, **more: Any) -> Kept:
+    def described(self, run: str, stream: Stream, **more: Any) -> StoredArtifact:
         """Measure a run's artifact and return it. `more` are further fields of `Artifact`. Raises `RedomaError`."""
         try:
             with files.opened(self.directory) as directory:
@@ -86,7 +86,7 @@ class Store:
                     os.close(file)
         except OSError as error:
             raise _unreadable(f"{stream} of run {run}", error) from error
-        kept = Kept(id=run, stream=stream, size=size, line_count=lines, sha256=sha256, **more)
+        kept = StoredArtifact(id=run, stream=stream, size=size, line_count=lines, sha256=sha256, **more)
         msgspec.structs.force_setattr(kept, "_directory", self.directory)
         return kept
 
@@ -95,7 +95,7 @@ class Store:
         files.prune(directory, before=time.time() - self.days * 86400, total=self.total)
 
 
-class Kept(Artifact, frozen=True, kw_only=True, dict=True):
+class StoredArtifact(Artifact, frozen=True, kw_only=True, dict=True):
     """An artifact that can be read. Its path is not a field, so that receivers of the result don't see it."""
 
     def read(self, start: int = 0, size: int = 65536) -> bytes:

@@ -152,7 +152,7 @@ def _bounded(diagnosis: Diagnosis) -> Diagnosis:
 
 # --- traces: failures that span several lines ---
 
-Found = Iterator[tuple[int, Diagnosis]]
+NumberedDiagnoses = Iterator[tuple[int, Diagnosis]]
 """Each with the number of the line that it was recognised on."""
 
 
@@ -160,11 +160,11 @@ def _traces(lines: list[str]) -> list[tuple[int, Diagnosis]]:
     """Return failures that span several lines. They are recognised by their whole shape, so that a log message about a
     traceback is not mistaken for one.
     """
-    readers: tuple[Callable[[list[str]], Found], ...] = (_python, _javascript, _java, _go, _rust)
+    readers: tuple[Callable[[list[str]], NumberedDiagnoses], ...] = (_python, _javascript, _java, _go, _rust)
     return [found for reader in readers for found in reader(lines)]
 
 
-def _python(lines: list[str]) -> Found:
+def _python(lines: list[str]) -> NumberedDiagnoses:
     """Yield the exception that ended the program as `python.exception`, those that led to it as `python.cause` (the
     root cause first), and code that could not be parsed as `python.syntax`.
     """
@@ -206,7 +206,7 @@ def _python_found(exception: str, message: str, frames: list[tuple[str, int, str
     return Diagnosis(kind=kind, message=message, file=file, line=line, function=function, exception=exception)
 
 
-def _javascript(lines: list[str]) -> Found:
+def _javascript(lines: list[str]) -> NumberedDiagnoses:
     where = None
     for number, line in enumerate(lines):
         where = _JS_WHERE.match(line) or where
@@ -218,7 +218,7 @@ def _javascript(lines: list[str]) -> Found:
             yield number, _read("node.exception", name, at or where)
 
 
-def _java(lines: list[str]) -> Found:
+def _java(lines: list[str]) -> NumberedDiagnoses:
     for number, line in enumerate(lines):
         name = _JAVA_NAME.match(line)
         frames = _following(lines, number, _JAVA_FRAME) if name else []
@@ -238,7 +238,7 @@ def _following(lines: list[str], number: int, frame: re.Pattern[str]) -> list[re
     return found
 
 
-def _go(lines: list[str]) -> Found:
+def _go(lines: list[str]) -> NumberedDiagnoses:
     for number, line in enumerate(lines):
         if not line.startswith(("panic: ", "fatal error: ")):
             continue
@@ -250,7 +250,7 @@ def _go(lines: list[str]) -> Found:
         yield number, _read("go.panic", own, message=line.partition(": ")[2])
 
 
-def _rust(lines: list[str]) -> Found:
+def _rust(lines: list[str]) -> NumberedDiagnoses:
     for number, (line, below) in enumerate(zip(lines, [*lines[1:], ""], strict=True)):
         if panic := _RUST.match(line.lstrip()):
             yield number, _read("rust.panic", panic, message=panic["message"] or (below if panic["colon"] else ""))

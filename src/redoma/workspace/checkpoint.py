@@ -36,7 +36,7 @@ from ..lib.files import remove_tree
 from ..models import Effect
 from ..telemetry import WARNING, tell
 from . import journal
-from .restore import Plan, Restored, Restorer, WritableTree, make_plan
+from .restore import Restored, RestorePlan, Restorer, WritableTree, make_plan
 from .snapshot import Bounds, Comparison, Contents, ProjectTree, Snapshot, record
 from .tree import Tree
 
@@ -150,7 +150,7 @@ class Checkpoint:
                     break
             return msgspec.structs.replace(restored, paths=tuple(sorted(paths - restored.failed.keys())))
 
-    def _carry_out(self, comparison: Comparison, plan: Plan, so_far: Restored) -> Restored:
+    def _carry_out(self, comparison: Comparison, plan: RestorePlan, so_far: Restored) -> Restored:
         if isinstance(comparison.tree, WritableTree):
             comparison.tree.rights = 0o700
         restored = Restorer(comparison, plan, so_far).run()
@@ -161,7 +161,7 @@ class Checkpoint:
         """Finish an interrupted restore, except for paths that have changed since. Returns None if there was none."""
         with _reporting(f"the restore of {self.project} can't be finished"):
             try:
-                plan = _load(self._place / journal.NAME, Plan)
+                plan = _load(self._place / journal.NAME, RestorePlan)
             except FileNotFoundError:
                 return None
             descriptor = self._open()

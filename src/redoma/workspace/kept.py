@@ -36,7 +36,7 @@ from .journal import Step
 from .plan import choose, steps
 from .transaction import RUN_AGAIN, Journal, Transaction, failure
 
-State = Literal["kept", "partly", "applied", "undone", "discarded", "broken"]
+ChangesState = Literal["kept", "partly", "applied", "undone", "discarded", "broken"]
 
 _MANIFEST = "manifest"
 _ID = lazy_pattern(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}\Z")
@@ -62,7 +62,7 @@ class Kept(msgspec.Struct, frozen=True, kw_only=True):
     """When it was kept."""
     since: float
     """Since when it is in this state."""
-    state: State = "kept"
+    state: ChangesState = "kept"
     """`partly`: some changes are applied. `broken`: another program interfered; `notes` lists what is not as it should
     be.
     """
@@ -137,7 +137,7 @@ class Changes:
         with self._held() as stuck:
             kept = self._load(self._find(id), stuck)
             self._require(kept, "discarded", "kept", "partly", "broken")
-            state: State = "applied" if kept.state == "partly" else "discarded"
+            state: ChangesState = "applied" if kept.state == "partly" else "discarded"
             kept = self._save(kept, state=state)
             files.remove_tree(self.directory / kept.id / "new")
             return kept
@@ -309,7 +309,7 @@ class Changes:
                 kept = self._save(kept, state="broken", notes=notes)
         elif plan.action == "undo":
             # It is `kept` if a crash came after this was written.
-            state: State = "kept" if kept.state in ("partly", "kept") else "undone"
+            state: ChangesState = "kept" if kept.state in ("partly", "kept") else "undone"
             kept = self._save(kept, state=state, notes=notes, applied=(), left={})
         else:
             applied = tuple(sorted({*kept.applied, *plan.paths}))
@@ -375,7 +375,7 @@ class Changes:
             ) from error
         return kept
 
-    def _require(self, kept: Kept, done: str, *states: State) -> None:
+    def _require(self, kept: Kept, done: str, *states: ChangesState) -> None:
         """Raise `WorkspaceError` unless the changes are in one of these states."""
         if kept.state not in states:
             was = {"kept": "they were not applied", "partly": "a part of them is applied"}

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from redoma.audit.verify import Verification
     from redoma.history.export import Format
     from redoma.history.replay import Replayed
-    from redoma.history.search import Query, Run
+    from redoma.history.search import Query, RunSummary
     from redoma.history.stats import Overview
 
 
@@ -225,7 +225,7 @@ def _query(given: dict[str, Any]) -> Query:
     )
 
 
-def _found(state: State, query: Query, since: datetime | None) -> Iterator[Run]:
+def _found(state: State, query: Query, since: datetime | None) -> Iterator[RunSummary]:
     from redoma.history.search import search as found
 
     return found(audit_log(state).records(since), query)
@@ -254,7 +254,7 @@ def _search_records(state: State, kind: str, query: Query, since: datetime | Non
     )
 
 
-def _print_runs(runs: list[Run]) -> None:
+def _print_runs(runs: list[RunSummary]) -> None:
     from .plots import width
 
     if not runs:
@@ -308,7 +308,7 @@ def export(state: State, /, form: Format, output: str, force: bool, **given: Any
     _write(_found(state, _query(given), given["since"]), output, form, force=force)
 
 
-def _write(runs: Iterable[Run], output: str, form: Format, *, force: bool) -> None:
+def _write(runs: Iterable[RunSummary], output: str, form: Format, *, force: bool) -> None:
     from redoma.history.export import write
 
     if output == "-":
