@@ -32,7 +32,7 @@ from redoma.audit import AuditLog
 from redoma.audit.inputs import Inputs
 from redoma.audit.record import GENESIS, seal
 from redoma.history.policies import GROUPS, Judge, compare
-from redoma.history.recorded import rebuilt
+from redoma.history.recorded import rebuild
 from redoma.models import Decision, Judged, Request, Result, Status, Submission, Usage
 from redoma.pipeline.intents import KeptContent, intent_record
 from redoma.pipeline.results import outcome_record
@@ -118,7 +118,7 @@ def directly(log: AuditLog) -> Iterator[tuple[Decision, Decision]]:
     """Each request by itself."""
     policy = proposed(None)
     for record in log.records(kinds=("intent",)):
-        run = rebuilt(record, None, None)
+        run = rebuild(record, None, None)
         yield run.intent.decision, evaluate(policy, run.judged).decision
 
 

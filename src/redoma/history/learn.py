@@ -26,7 +26,7 @@ from ..pipeline.executed_files import MISSING, find, visible_to
 from ..policy import Permit, Policy, fingerprint, permit_lines, permit_of
 from ..policy.executed import executes
 from .policies import Judge, PolicyVerdict, Unjudged, unknown
-from .recorded import Recorded, pairs, rebuilt
+from .recorded import RecordedRun, pairs, rebuild
 
 MAX_PERMITS = 200
 """Maximum number of permits that are proposed at once: nobody would read more."""
@@ -99,7 +99,7 @@ class _Key(NamedTuple):
 class _Candidate:
     """One request that was approved, with all its approvals."""
 
-    def __init__(self, run: Recorded) -> None:
+    def __init__(self, run: RecordedRun) -> None:
         self.run = run
         self.approved: list[Approved] = []
         self.rules: tuple[str, ...] = ()
@@ -140,10 +140,10 @@ class RecordedRuns:
         """
         self._runs, self.answers, self._intents, self._inputs = runs, answers, intents, inputs
 
-    def __iter__(self) -> Iterator[Recorded]:
+    def __iter__(self) -> Iterator[RecordedRun]:
         for intent, outcome in pairs(self._runs()):
             try:
-                yield rebuilt(intent, outcome, self._inputs)
+                yield rebuild(intent, outcome, self._inputs)
             except AuditError:
                 continue  # at worst, something is not proposed
 
@@ -153,7 +153,7 @@ class RecordedRuns:
         for intent in self._intents() if refused else ():
             if intent.id in refused:
                 with suppress(AuditError):
-                    denied.setdefault(_key(rebuilt(intent, None, self._inputs)).fingerprint, intent.id)
+                    denied.setdefault(_key(rebuild(intent, None, self._inputs)).fingerprint, intent.id)
         return denied
 
 
@@ -263,11 +263,11 @@ def _candidates(
     return candidates, count
 
 
-def _key(run: Recorded) -> _Key:
+def _key(run: RecordedRun) -> _Key:
     return _Key(fingerprint(run.judged, run.submission.entry), run.submission.policy)
 
 
-def _unfit(run: Recorded) -> str:
+def _unfit(run: RecordedRun) -> str:
     """Return why no permit can be made for it; empty if one can."""
     if run.request.secrets:
         return "it had secrets: no file may say which request they went with"
@@ -280,7 +280,7 @@ def _unfit(run: Recorded) -> str:
     return ""
 
 
-def _runs_files(run: Recorded) -> bool:
+def _runs_files(run: RecordedRun) -> bool:
     """Return whether a run executes files of the host. An approval is bound to their content, but a permit is not."""
     request, found = run.request, executes(run.request)
     if run.submission.entry and request.backend == "docker":  # its volumes at that time are not on record
@@ -341,7 +341,7 @@ def _narrow(
         left_out[why] += candidates.pop(key).run_ids
 
 
-def _prompts(judge: Judge, run: Recorded) -> bool:
+def _prompts(judge: Judge, run: RecordedRun) -> bool:
     try:
         return judge.judge(run).decision is Decision.PROMPT
     except Unjudged:
@@ -383,7 +383,7 @@ def _verified(
     return passing, near
 
 
-def _note_text(near: dict[str, dict[str, None]], wanted: set[str], run: Recorded, verdict: PolicyVerdict) -> None:
+def _note_text(near: dict[str, dict[str, None]], wanted: set[str], run: RecordedRun, verdict: PolicyVerdict) -> None:
     text = run.judged.text
     if verdict.decision is Decision.ALLOW or not text.isprintable() or len(text) > _MAX_NEAR_TEXT or unknown(run):
         return
