@@ -61,7 +61,7 @@ def _printed(before: Outcome, after: Outcome) -> Iterator[Field]:
 
 
 def _stream(stream: Literal["stdout", "stderr"], before: Outcome, after: Outcome) -> Iterator[Field]:
-    """Compare a stream: all of it if it was kept, otherwise as much as the result had."""
+    """Compare a stream: all of it if it was shown, otherwise as much as the result had."""
     was, now = (each.artifacts.get(stream) or getattr(each, stream) for each in (before, after))
     if not was.size and not now.size:
         return
@@ -107,7 +107,7 @@ def _used(before: Outcome, after: Outcome) -> Iterator[Field]:
 
 def _diff(before: str, after: str) -> str:
     lines = difflib.unified_diff(before.splitlines(), after.splitlines(), "recorded", "replayed", lineterm="")
-    kept = [line for _, line in zip(range(_MAX_LINES + 1), lines, strict=False)]
-    if len(kept) > _MAX_LINES:
-        kept[-1] = "[… and more]"
-    return "".join(f"{line}\n" for line in kept)
+    shown = [line for _, line in zip(range(_MAX_LINES + 1), lines, strict=False)]
+    if len(shown) > _MAX_LINES:
+        shown[-1] = "[… and more]"
+    return "".join(f"{line}\n" for line in shown)

@@ -84,7 +84,7 @@ def _problem_of(fact: Any) -> str:
 
 async def _mounts(calls: BoundedCalls) -> list[dict[str, Any]]:
     """Check each mount separately: one whose server is gone must not delay the others."""
-    mounts = await calls.run("mounts", machine.stored, _SECONDS)
+    mounts = await calls.run("mounts", machine.storage_mounts, _SECONDS)
 
     async def look(mount: machine.Mount) -> dict[str, Any]:
         space, answers, error = None, True, ""

@@ -180,17 +180,17 @@ class Ends:
             whole = redactor.sanitise(self._head + self._tail)
             return Text(*replace(whole, redactor.find(whole)))
         head = redactor.sanitise(self._head)
-        found = redactor.find(head)
+        matches = redactor.find(head)
         before = self._head.rfind(b"\n", 0, max(0, len(self._head) - margin)) + 1
         stop = max(0, len(head) - margin, _length_within(head, self._head[:before], redactor))
-        stop = cut_outside(found, stop)
-        first, marks = replace(head[:stop], [item for item in found if item.end <= stop])
+        stop = cut_outside(matches, stop)
+        first, marks = replace(head[:stop], [item for item in matches if item.end <= stop])
         tail = redactor.sanitise(self._tail)
-        found = redactor.find(tail)
+        matches = redactor.find(tail)
         after = self._tail.find(b"\n", margin) + 1
         start = min(margin, len(tail), _length_within(tail, self._tail[:after], redactor) or len(tail))
-        start = max([start, *(item.end for item in found if item.start < start)])
-        last, more = replace(tail[start:], matches_after(found, start))
+        start = max([start, *(item.end for item in matches if item.start < start)])
+        last, more = replace(tail[start:], matches_after(matches, start))
         seam = len(first)
         return Text(
             data=first + last,

@@ -70,20 +70,20 @@ def diagnose(stdout: str, stderr: str, exit_code: int | None, status: Status) ->
     if status.ending != "ran":
         return ()
     failed = status is not Status.OK
-    found: list[tuple[int, int, Diagnosis]] = []
+    ranked: list[tuple[int, int, Diagnosis]] = []
     if failed:
-        found += [(GENERAL, 0, diagnosis) for diagnosis in _by_status(exit_code, status)]
+        ranked += [(GENERAL, 0, diagnosis) for diagnosis in _by_status(exit_code, status)]
     for text in (stderr, stdout):
         if not text or not (failed or any(mark in text for mark in MARKS)):
             continue
         lines = [line[:_MAX_LINE] for line in text[-_MAX_READ:].split("\n")[-_MAX_LINES:]]
-        told = _traces(lines)
+        traces = _traces(lines)
         # The last exception ended the program, so traces are reported from the end.
-        found += [(_weight(diagnosis), -end, diagnosis) for end, diagnosis in told]
+        ranked += [(_weight(diagnosis), -end, diagnosis) for end, diagnosis in traces]
         if failed:
-            found += _in_lines(lines, {end for end, _ in told})
-    found.sort(key=lambda item: item[:2])
-    unique = dict.fromkeys(_bounded(diagnosis) for _, _, diagnosis in found)
+            ranked += _in_lines(lines, {end for end, _ in traces})
+    ranked.sort(key=lambda item: item[:2])
+    unique = dict.fromkeys(_bounded(diagnosis) for _, _, diagnosis in ranked)
     return tuple(unique)[:MAX_DIAGNOSES]
 
 
@@ -110,7 +110,7 @@ def _by_status(exit_code: int | None, status: Status) -> list[Diagnosis]:
 def _in_lines(lines: list[str], taken: set[int]) -> list[tuple[int, int, Diagnosis]]:
     """Return the failures in single lines, each with its rank and line number; `taken` lines are left out."""
     which, each = automata()
-    found: list[tuple[int, int, Diagnosis]] = []
+    ranked: list[tuple[int, int, Diagnosis]] = []
     summaries: set[str] = set()
     for number, line in enumerate(lines):
         if number in taken or len(line) < 4:
@@ -126,22 +126,22 @@ def _in_lines(lines: list[str], taken: set[int]) -> list[tuple[int, int, Diagnos
         diagnosis = _read(kind, each[index].fullmatch(line))
         if not diagnosis.message:
             diagnosis = msgspec.structs.replace(diagnosis, message=line)
-        found.append((rank, number, diagnosis))
-    return found
+        ranked.append((rank, number, diagnosis))
+    return ranked
 
 
 def _read(kind: str, *matches: Any, **fields: str) -> Diagnosis:
     """Return a diagnosis from `fields` and the groups of some matches, which are named after its fields."""
-    told = {name: value for match in matches if match for name, value in match.groupdict().items() if value}
-    told.update(fields)
+    values = {name: value for match in matches if match for name, value in match.groupdict().items() if value}
+    values.update(fields)
     return Diagnosis(
         kind=kind,
-        message=told.get("message", ""),
-        file=told.get("file", ""),
-        line=int(told.get("line", 0)),
-        column=int(told.get("column", 0)),
-        function=told.get("function", ""),
-        exception=told.get("exception", ""),
+        message=values.get("message", ""),
+        file=values.get("file", ""),
+        line=int(values.get("line", 0)),
+        column=int(values.get("column", 0)),
+        function=values.get("function", ""),
+        exception=values.get("exception", ""),
     )
 
 
@@ -229,13 +229,13 @@ def _java(lines: list[str]) -> NumberedDiagnoses:
 
 def _following(lines: list[str], number: int, frame: re.Pattern[str]) -> list[re.Match[str]]:
     """Return the frames after a line; the rest of a long message may be between."""
-    found: list[re.Match[str]] = []
+    frames: list[re.Match[str]] = []
     for line in lines[number + 1 : number + 1 + _NEAR]:
         if match := frame.match(line):
-            found.append(match)
-        elif found or not line.strip():
+            frames.append(match)
+        elif frames or not line.strip():
             break
-    return found
+    return frames
 
 
 def _go(lines: list[str]) -> NumberedDiagnoses:

@@ -45,16 +45,16 @@ class Match(NamedTuple):
     kind: str
 
 
-def matches_after(found: Iterable[Match], position: int) -> list[Match]:
+def matches_after(matches: Iterable[Match], position: int) -> list[Match]:
     """Return the items that end after a position, relative to it. Items that begin before it begin at 0."""
     return [
-        Match(max(0, item.start - position), item.end - position, item.kind) for item in found if item.end > position
+        Match(max(0, item.start - position), item.end - position, item.kind) for item in matches if item.end > position
     ]
 
 
-def cut_outside(found: Iterable[Match], stop: int) -> int:
+def cut_outside(matches: Iterable[Match], stop: int) -> int:
     """Return the last position up to `stop` where a cut splits nothing that was found."""
-    return min([stop, *(item.start for item in found if item.start < stop < item.end)])
+    return min([stop, *(item.start for item in matches if item.start < stop < item.end)])
 
 
 def options(**changes: Any) -> Any:
@@ -166,12 +166,12 @@ def find(text: bytes, position: int = 0, stop: int | None = None, *, named: bool
             position = start + 1
 
 
-def merge(found: Iterator[Match] | list[Match]) -> list[Match]:
+def merge(matches: Iterator[Match] | list[Match]) -> list[Match]:
     """Return the items sorted and without overlaps: overlapping items become one, of the first one's kind. If both
     begin at one position, a given value takes precedence over a pattern.
     """
     merged: list[Match] = []
-    for item in sorted(found, key=lambda item: (item.start, item.kind != KNOWN)):
+    for item in sorted(matches, key=lambda item: (item.start, item.kind != KNOWN)):
         if merged and item.start < merged[-1].end:
             last = merged[-1]
             merged[-1] = Match(last.start, max(last.end, item.end), last.kind)
@@ -183,12 +183,12 @@ def merge(found: Iterator[Match] | list[Match]) -> list[Match]:
 def scan(text: str) -> list[Match]:
     """Return every secret and all personal data in the text, sorted and without overlaps."""
     data = text.encode("utf-8", "surrogatepass")
-    found = merge(find(data))
+    matches = merge(find(data))
     if len(data) == len(text):
-        return found
-    matches, byte, char = [], 0, 0
-    for start, end, kind in found:
+        return matches
+    in_text, byte, char = [], 0, 0
+    for start, end, kind in matches:
         first = char + len(data[byte:start].decode("utf-8", "surrogatepass"))
         char, byte = first + len(data[start:end].decode("utf-8", "surrogatepass")), end
-        matches.append(Match(first, char, kind))
-    return matches
+        in_text.append(Match(first, char, kind))
+    return in_text

@@ -162,12 +162,12 @@ class _Overlay:
             before, after = self.before.get(path), self.after[path]
             if after is None or not after.mode & _SET_ID:
                 continue
-            kept = 0
+            allowed = 0
             if before and msgspec.structs.replace(before, mode=after.mode) == after:
-                kept = before.mode & _SET_ID
+                allowed = before.mode & _SET_ID
             if after.kind == "directory":
-                kept |= self._mode_above(path) & stat.S_ISGID
-            if dropped := after.mode & _SET_ID & ~kept:
+                allowed |= self._mode_above(path) & stat.S_ISGID
+            if dropped := after.mode & _SET_ID & ~allowed:
                 self.after[path] = msgspec.structs.replace(after, mode=after.mode & ~dropped)
                 self.refused[path] = "its set-user-id or set-group-id bit is not carried over; the rest is"
 

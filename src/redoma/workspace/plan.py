@@ -23,7 +23,7 @@ def steps(changes: Iterable[tuple[int, Change]], *, back: bool, owners: dict[str
     Each change comes with its number, which is the name of the backup of its old content. `owners` maps paths to the
     user and group of what an undo restores.
     """
-    found = []
+    steps = []
     for number, change in changes:
         halves = [(change.path, change.before, change.after)]
         if change.old_path:
@@ -31,13 +31,13 @@ def steps(changes: Iterable[tuple[int, Change]], *, back: bool, owners: dict[str
         for path, before, after in halves:
             if back:
                 source = f"old/{number}" if before and before.kind == "file" else ""
-                found.append(Step(path=path, before=after, after=before, source=source, owner=owners.get(path)))
+                steps.append(Step(path=path, before=after, after=before, source=source, owner=owners.get(path)))
             else:
                 source = f"new/{after.sha256}" if after and after.kind == "file" else ""
                 backup = f"old/{number}" if before and before.kind == "file" else ""
                 like = change.old_path if before is None else ""
-                found.append(Step(path=path, before=before, after=after, source=source, backup=backup, like=like))
-    return tuple(sorted(found, key=_order))
+                steps.append(Step(path=path, before=before, after=after, source=source, backup=backup, like=like))
+    return tuple(sorted(steps, key=_order))
 
 
 def _order(step: Step) -> tuple[int, int, str]:

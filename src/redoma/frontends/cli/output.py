@@ -107,7 +107,7 @@ def _print(kept: StoredArtifact, start: int, stop: int) -> None:
 
 def _list(store: Store) -> None:
     emit_list(
-        store.listed(),
+        store.list(),
         lambda one: (local_time(one.time), one.run, one.stream, f"{one.size:,} bytes"),
         empty="nothing is kept: only what is too long for a result is, for some days",
         shape=lambda one: {"id": one.run, "stream": one.stream, "size": one.size, "time": one.time},
