@@ -284,9 +284,8 @@ def data(report: ReportData) -> str:
         "spells": {check: [to_dict(spell) for spell in spells] for check, spells in sorted(report.spells.items())},
         "facts": report.facts,
     }
-    plain = json.loads(
-        json.dumps(contents, default=str), parse_constant=lambda _: None
-    )  # NaN and Infinity are not JSON
+    # NaN and Infinity are not JSON.
+    plain = json.loads(json.dumps(contents, default=str), parse_constant=lambda _: None)
     return json.dumps(plain, indent=2) + "\n"
 
 
