@@ -32,9 +32,9 @@ from redoma.audit import AuditLog
 from redoma.audit.inputs import Inputs
 from redoma.audit.record import GENESIS, seal
 from redoma.history.policies import GROUPS, Judge, compare
-from redoma.history.recorded import rebuilt
+from redoma.history.recorded import rebuild
 from redoma.models import Decision, Judged, Request, Result, Status, Submission, Usage
-from redoma.pipeline.intents import Kept, intent_record
+from redoma.pipeline.intents import KeptContent, intent_record
 from redoma.pipeline.results import outcome_record
 from redoma.policy import Policy, Rule, evaluate, level_of, load
 from redoma.redaction import Redactor
@@ -77,7 +77,7 @@ def plant(directory: Path, requests: int, number: Callable[[int], int]) -> None:
         evaluation = evaluate(policy, request)
         level = level_of(request, evaluation)
         judged = Judged(submission=Submission(request), evaluation=evaluation, level=level.level, level_why=level.why)
-        lines.append(msgspec.json.encode(intent_record(judged, None, Kept(), redactor)))
+        lines.append(msgspec.json.encode(intent_record(judged, None, KeptContent(), redactor)))
     result = Result(
         id="",
         status=Status.OK,
@@ -118,7 +118,7 @@ def directly(log: AuditLog) -> Iterator[tuple[Decision, Decision]]:
     """Each request by itself."""
     policy = proposed(None)
     for record in log.records(kinds=("intent",)):
-        run = rebuilt(record, None, None)
+        run = rebuild(record, None, None)
         yield run.intent.decision, evaluate(policy, run.judged).decision
 
 

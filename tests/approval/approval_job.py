@@ -9,10 +9,10 @@ from typing import Any
 
 from redoma import AsyncExecutor, Config, Result
 from redoma.approval import Ask, Callback, Ledger
+from redoma.approval.store import open_store
 from redoma.audit import AuditLog
 from redoma.backends.native.backend import NativeBackend
 from redoma.config import ApprovalConfig, AuditConfig
-from redoma.lib.sqlite import NAME, Store
 from redoma.models import Approval, ExecutedFiles, Request
 from redoma.pipeline.executed_files import find, visible_to
 
@@ -37,7 +37,7 @@ class Job:
 
     def ledger(self) -> Ledger:
         assert self.config.state is not None
-        return Ledger(Store(self.config.state / NAME), self.log.append)
+        return Ledger(open_store(self.config.state), self.log.append)
 
     def write(self, path: str, text: str) -> None:
         file = self.place / path

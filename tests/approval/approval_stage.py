@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from redoma.approval import Approver, Ask, Callback, Gate, Ledger
-from redoma.lib.sqlite import Store
+from redoma.approval.store import open_store
 from redoma.models import Approval, Change, Effect, Judged, Request, Submission, Version
 from redoma.policy import evaluate, load
 
@@ -25,7 +25,7 @@ class Stage:
         self.path = directory / "state" / "redoma.db"
         self.now = START
         self.audit: list[tuple[str, str, dict[str, Any]]] = []
-        self.ledger = Ledger(Store(self.path), self._record, separate=separate, now=lambda: self.now)
+        self.ledger = Ledger(open_store(self.path.parent), self._record, separate=separate, now=lambda: self.now)
 
     def _record(self, kind: str, run: str, data: Mapping[str, Any]) -> None:
         self.audit.append((kind, run, dict(data)))

@@ -13,10 +13,10 @@ from approval_stage import RISKY
 import redoma.exec
 from redoma import AsyncExecutor, Config, FakeBackend, Refused, Result, Status
 from redoma.approval import Ask, Callback, Ledger
+from redoma.approval.store import open_store
 from redoma.audit import AuditLog
 from redoma.config import ApprovalConfig, AuditConfig, DockerConfig, DockerEntry, MontyEntry, NativeEntry, PolicyConfig
 from redoma.lib.errors import ApprovalError, InvalidRequest
-from redoma.lib.sqlite import NAME, Store
 from redoma.models import Approval, Decision
 
 
@@ -46,7 +46,7 @@ class Way:
 
     async def approve(self, id: str, **said: Any) -> None:  # noqa: A002 - what it is called everywhere
         assert self.config.state is not None
-        ledger = Ledger(Store(self.config.state / NAME), self.log.append)
+        ledger = Ledger(open_store(self.config.state), self.log.append)
         ledger.answer(yes(ledger.load(id).ask, **said))
 
     @property

@@ -137,7 +137,7 @@ async def test_what_is_done_with_makes_room_and_what_is_in_force_stays(
     await stage.gate().redeem(used, done)
     open_ = await stage.pending(case_of("pip install open"))
     size = sum(len(encode(entry.ask)) for entry in stage.ledger.entries("approved", "used", "open"))
-    monkeypatch.setattr("redoma.approval.ledger.MAX_KEPT", size)
+    monkeypatch.setattr("redoma.approval.ledger.MAX_TOTAL", size)
     new = await stage.pending(case_of("pip install new1"))
     assert {entry.ask.id for entry in stage.ledger.entries("approved", "used", "open")} == {pin, open_, new}
 

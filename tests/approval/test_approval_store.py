@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 from approval_stage import Stage, case_of
 
+from redoma.approval.store import SCHEMA
 from redoma.lib import sqlite as store_module
 from redoma.lib.errors import StoreError
-from redoma.lib.sqlite import APPROVALS, Schema, Store
+from redoma.lib.sqlite import Schema, Store
 from redoma.models import Status
 
 NOBODY = 65432
@@ -52,7 +53,7 @@ def in_a_fork(work: Callable[[], Any], *, user: int = 0) -> Any:
 
 
 def use(path: Path) -> str:
-    with Store(path).writing() as db:
+    with Store(path, SCHEMA).writing() as db:
         return str(db.execute("SELECT count(*) FROM asks").fetchone()[0])
 
 
@@ -239,7 +240,7 @@ def test_an_error_takes_the_whole_change_back(stage: Stage) -> None:
 
 def later(*statements: str) -> Schema:
     """The schema of a Redoma to come."""
-    return APPROVALS._replace(migrations=(*APPROVALS.migrations, statements))
+    return SCHEMA._replace(migrations=(*SCHEMA.migrations, statements))
 
 
 def test_an_older_database_is_brought_up_to_date(stage: Stage) -> None:

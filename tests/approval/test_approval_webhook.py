@@ -15,9 +15,9 @@ from approval_stage import Stage, case_of, effect_of
 from listening import Listener
 from redoma.approval import Gate
 from redoma.approval import webhook as webhook_module
+from redoma.approval.store import open_store
 from redoma.approval.webhook import webhook
 from redoma.lib.errors import ApprovalError
-from redoma.lib.sqlite import Store
 from redoma.models import Status
 
 
@@ -107,6 +107,6 @@ def test_only_the_web_is_posted_to(url: str) -> None:
 
 async def test_the_configured_one_is_told(stage: Stage, listener: Listener) -> None:
     settings: dict[str, Any] = {"timeout": 60, "expires": 60, "separate": False, "webhook": listener.url}
-    gate = Gate.configured(Store(stage.path), stage.ledger.audit, user="bob", approver="queue", **settings)
+    gate = Gate.configured(open_store(stage.path.parent), stage.ledger.audit, user="bob", approver="queue", **settings)
     verdict = await gate.ask(case_of(), wait=False)
     assert [told["id"] for told in listener.posted] == [verdict.id]

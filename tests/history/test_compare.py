@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from redoma.audit.records import Outcome
-from redoma.history.compare import Field, compared
+from redoma.history.compare import Field, compare_outcomes
 
 ENDED: dict[str, Any] = {
     **{"status": "ok", "exit_code": 0, "result": "hello\n", "error": None, "duration": 0.001, "memory_used": None},
@@ -21,7 +21,7 @@ def ended(**changes: Any) -> Outcome:
 
 
 def states(before: Outcome, after: Outcome) -> dict[str, str]:
-    return {field.name: field.state for field in compared(before, after)}
+    return {field.name: field.state for field in compare_outcomes(before, after)}
 
 
 def test_time_and_memory_are_measured_and_never_a_difference() -> None:
@@ -32,7 +32,7 @@ def test_time_and_memory_are_measured_and_never_a_difference() -> None:
 
 def test_output_of_the_same_length_is_compared_by_its_hash() -> None:
     other = ended(stdout={"size": 6, "sha256": "b" * 64}, result="hallo\n")
-    (stdout,) = (field for field in compared(ended(), other) if field.name == "stdout")
+    (stdout,) = (field for field in compare_outcomes(ended(), other) if field.name == "stdout")
     assert stdout.state == "different"
     assert stdout.diff == "--- recorded\n+++ replayed\n@@ -1 +1 @@\n-hello\n+hallo\n"
 
@@ -49,7 +49,7 @@ def test_a_difference_beyond_what_the_record_has_is_said_to_be_there() -> None:
     text = "y" * 8192
     before = ended(result=text, stdout={"size": 9000, "sha256": "a" * 64})
     after = ended(result=text, stdout={"size": 9001, "sha256": "b" * 64})
-    found = [field for field in compared(before, after) if field.name == "stdout"]
+    found = [field for field in compare_outcomes(before, after) if field.name == "stdout"]
     assert found == [
         Field(
             name="stdout",

@@ -18,7 +18,7 @@ from redoma.approval.ask import Ask
 from redoma.audit import AuditLog
 from redoma.audit.inputs import Inputs
 from redoma.config import AuditConfig, check, proposed
-from redoma.history.learn import History, Learned, learn, yaml
+from redoma.history.learn import Learned, RecordedRuns, learn, yaml
 from redoma.history.recorded import recorded
 from redoma.models import Approval, Decision, Limits, Request, Submission
 from redoma.policy import Permit, Policy, evaluate, load, verify_permit
@@ -32,10 +32,10 @@ def with_permits(pack: str | None, permits: tuple[Permit, ...]) -> Policy:
     return load(pack or "standard", permits=permits) if pack != "none" else load("none")
 
 
-def history(log: AuditLog, inputs: Inputs) -> History:
+def history(log: AuditLog, inputs: Inputs) -> RecordedRuns:
     runs = ("intent", "outcome")
     asked = functools.partial(log.records, kinds=("intent",))
-    return History(lambda: log.records(kinds=runs), lambda: log.records(kinds=KINDS), asked, inputs)
+    return RecordedRuns(lambda: log.records(kinds=runs), lambda: log.records(kinds=KINDS), asked, inputs)
 
 
 def learned_from(stage: Stage, **options: int) -> Learned:
@@ -137,7 +137,7 @@ def test_a_no_that_was_said_before_the_period_still_counts(tmp_path: Path) -> No
     everything = history(stage.log, stage.inputs)
     lately = [record for record in stage.log.records(kinds=("intent", "outcome")) if record.id == run]
     asked = functools.partial(stage.log.records, kinds=("intent",))
-    learned = learn(History(lambda: lately, everything.answers, asked, stage.inputs), with_permits)
+    learned = learn(RecordedRuns(lambda: lately, everything.answers, asked, stage.inputs), with_permits)
     assert learned.left_out == {f"a person has also said no to the same (run {no[:12]})": (run,)}
 
 
@@ -216,7 +216,7 @@ def test_nothing_is_learned_from_a_pin_whose_beginning_is_not_on_record_or_that_
     stage.log.append("approval.unpinned", back, {"approval": answers[0].data["approval"], "approver": "bob"})
     kept = [*answers, *(record for record in stage.log.records() if record.kind == "approval.unpinned")]
     runs = ("intent", "outcome")
-    past = History(lambda: stage.log.records(kinds=runs), lambda: kept, lambda: [], stage.inputs)
+    past = RecordedRuns(lambda: stage.log.records(kinds=runs), lambda: kept, lambda: [], stage.inputs)
     assert learn(past, with_permits).left_out == {
         "the approval itself is no longer on record": (forgotten,),
         "the approval was taken back": (back,),

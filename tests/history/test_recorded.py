@@ -13,7 +13,7 @@ from redoma.approval import Approver, Ask
 from redoma.audit import AuditLog
 from redoma.audit.inputs import Inputs
 from redoma.config import AuditConfig, NativeEntry
-from redoma.history.recorded import Recorded, recorded
+from redoma.history.recorded import RecordedRun, recorded
 from redoma.history.search import runs
 from redoma.history.stats import overview
 from redoma.lib.errors import AuditError
@@ -181,7 +181,7 @@ async def test_a_run_that_never_ended_comes_last(kept: Config) -> None:
     await one(kept, "1")
     first, end = AuditLog(kept.audit.directory).records()
     cut = msgspec.structs.replace(first, id="cut")
-    found: list[Recorded] = list(recorded([cut, first, end]))
+    found: list[RecordedRun] = list(recorded([cut, first, end]))
     assert [(run.id == "cut", run.outcome is None) for run in found] == [(False, False), (True, True)]
 
 

@@ -14,8 +14,8 @@ from redoma.approval import Ask
 from redoma.audit import AuditLog, Record
 from redoma.audit.inputs import Inputs
 from redoma.config import AuditConfig, PolicyConfig
-from redoma.history.recorded import Recorded, is_kept, pairs, recorded
-from redoma.history.replay import Replayed, Replayer
+from redoma.history.recorded import RecordedRun, is_kept, pairs, recorded
+from redoma.history.replay import Replayer, ReplayResult
 from redoma.history.stats import overview
 from redoma.lib.errors import AuditError
 from redoma.models import Approval, Decision, Request, Submission
@@ -127,7 +127,7 @@ def config(tmp_path: Path) -> Config:
     return Config(audit=AuditConfig(directory=state / "audit"), state=state)
 
 
-async def run_all(config: Config, cases: list[Case], *, pretended: bool = False) -> list[Recorded]:
+async def run_all(config: Config, cases: list[Case], *, pretended: bool = False) -> list[RecordedRun]:
     """Each as it is on record, in order; `pretended`, where it matters only that there is a record."""
     backends = [FakeBackend(name="jail")] if pretended else None
     async with AsyncExecutor(config, approver=Said(), backends=backends) as executor:
@@ -143,7 +143,7 @@ def log(config: Config) -> list[Record]:
     return list(AuditLog(config.audit.directory).records())
 
 
-async def replay_all(config: Config, runs: list[Recorded]) -> list[Replayed]:
+async def replay_all(config: Config, runs: list[RecordedRun]) -> list[ReplayResult]:
     async with Replayer(config, Inputs.within(config.state)) as replayer:
         return [await replayer.replay(run) for run in runs]
 

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from redoma.audit import AuditLog, Record
 from redoma.frontends.cli import plots
 from redoma.history.export import cell, write
-from redoma.history.search import Run, runs
+from redoma.history.search import RunSummary, runs
 from redoma.history.stats import overview
 from redoma.lib.sanitise import visible
 from redoma.models import Request, Submission
@@ -138,7 +138,7 @@ def _cells_of_every_spreadsheet(text: str) -> Iterator[str]:
 
 @pytest.mark.parametrize("attack", ATTACKS)
 def test_no_cell_of_an_export_is_a_formula_to_any_spreadsheet(attack: str) -> None:
-    def written(run: Run) -> str:
+    def written(run: RunSummary) -> str:
         file = io.StringIO()
         write([run], file, "csv")
         return file.getvalue()
@@ -147,7 +147,7 @@ def test_no_cell_of_an_export_is_a_formula_to_any_spreadsheet(attack: str) -> No
         seen = [char for char in text if (char.isprintable() and char != "\u3164") or char in "\t\r\n"]
         return [part for part in _cells_of_every_spreadsheet("".join(seen)) if part[:1] in tuple("=+-@\uff1d")]
 
-    run = Run(id="1", time="2", text=attack, requester=attack, error=attack)
+    run = RunSummary(id="1", time="2", text=attack, requester=attack, error=attack)
     assert formulas(written(run)) == []
     unprotected = io.StringIO()
     csv.writer(unprotected, quoting=csv.QUOTE_ALL).writerow([attack])

@@ -8,7 +8,7 @@ from typing import Any
 
 from redoma import Config
 from redoma.config import ApprovalConfig, AuditConfig, NativeEntry
-from redoma.monitor.actions import Actions
+from redoma.monitor.actions import Responder
 from redoma.monitor.history import NAME, History
 from redoma.monitor.model import Check, CheckResult, Notifier, Plan, Remedy, Round, State
 from redoma.pipeline.executor import AsyncExecutor
@@ -42,9 +42,9 @@ class Place:
         )
         self.history = History(state / NAME)
 
-    def after(self, *checks: Check, notify: Mapping[str, Notifier] | None = None) -> Actions:
+    def responder(self, *checks: Check, notify: Mapping[str, Notifier] | None = None) -> Responder:
         plan = Plan(checks=checks or (Check(name="disk", rule="True"),), notify=dict(notify or {}))
-        return Actions(plan, AsyncExecutor(self.config, backends=self._backends()), self.history)
+        return Responder(plan, AsyncExecutor(self.config, backends=self._backends()), self.history)
 
     def _backends(self) -> list[Any]:
         from redoma.backends.native.backend import NativeBackend
@@ -52,7 +52,7 @@ class Place:
         return [NativeBackend()]
 
 
-def mending(command: str, **fields: Any) -> Check:
+def with_remedy(command: str, **fields: Any) -> Check:
     return Check(name="disk", rule="True", remedy=Remedy(run="ops:shell", command=command, **fields))
 
 

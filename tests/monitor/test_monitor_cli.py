@@ -111,7 +111,7 @@ def test_a_file_that_was_only_found_can_neither_end_an_alarm_nor_make_anybody_fo
     own.write_text("defaults: false\nchecks: [{name: web, rule: 'True', severity: critical}]")
     assert redoma_command("monitor", "check", "--file", str(own)).returncode == 2
     with closing(sqlite3.connect(home / "monitor.db")) as db, db:  # as if it had been a while ago
-        for table, columns in (("spells", "since until"), ("held", "since bad_since seen"), ("last", "time")):
+        for table, columns in (("spells", "since until"), ("states", "since bad_since seen"), ("last", "time")):
             for column in columns.split():
                 db.execute(f"UPDATE {table} SET {column} = {column} - 86400")  # noqa: S608 - of those above
         before = list(db.iterdump())

@@ -77,9 +77,9 @@ def test_a_container_is_measured_by_what_it_is_given(tmp_path: Path) -> None:
         (folder / names[0]).write_text("1000\n")
         (folder / names[1]).write_text("600\n")
         (folder / "memory.stat").write_text(f"anon 5\n{names[2]} 100\n")
-    assert machine._given_memory(tmp_path / "v2") == machine._given_memory(tmp_path / "v1") == (1000, 500)
+    assert machine._cgroup_memory(tmp_path / "v2") == machine._cgroup_memory(tmp_path / "v1") == (1000, 500)
     (tmp_path / "v2" / "memory.max").write_text("max\n")
-    assert machine._given_memory(tmp_path / "v2") == (None, 0)
+    assert machine._cgroup_memory(tmp_path / "v2") == (None, 0)
 
 
 MOUNTS = """\
@@ -96,10 +96,10 @@ torn line"""
 
 
 def test_each_file_system_that_stores_something_is_looked_at_once() -> None:
-    mounts = {mount.path: mount.broke for mount in machine.stored(MOUNTS)}
+    mounts = {mount.path: mount.broke for mount in machine.storage_mounts(MOUNTS)}
     assert mounts == {"/": False, "/broken": True, "/meant": False, "/mnt/server": False}
     container = "1 0 0:40 / / rw - overlay overlay rw\n2 1 254:0 /x /etc/hosts rw - ext4 /dev/vda rw"
-    assert [mount.path for mount in machine.stored(container)] == ["/"]
+    assert [mount.path for mount in machine.storage_mounts(container)] == ["/"]
 
 
 def test_a_file_system_that_never_answers_costs_only_itself(
@@ -113,7 +113,7 @@ def test_a_file_system_that_never_answers_costs_only_itself(
         return real("/")
 
     gone = machine.Mount("/proc", "server:/export", "nfs4", False)
-    monkeypatch.setattr(machine, "stored", lambda: [machine.Mount("/", "/dev/vda", "ext4", False), gone])
+    monkeypatch.setattr(machine, "storage_mounts", lambda: [machine.Mount("/", "/dev/vda", "ext4", False), gone])
     monkeypatch.setattr(os, "statvfs", statvfs)
     calls = GivesUpOn("mount /proc", 0.2)
     try:
@@ -138,7 +138,7 @@ def test_a_file_system_that_is_not_ours_to_look_at_is_no_failure(
     def refuse(mount: machine.Mount) -> None:
         raise error(mount.path)
 
-    monkeypatch.setattr(machine, "stored", lambda: [machine.Mount("/private", "/dev/vdb", "ext4", False)])
+    monkeypatch.setattr(machine, "storage_mounts", lambda: [machine.Mount("/private", "/dev/vdb", "ext4", False)])
     monkeypatch.setattr(machine, "space", refuse)
     facts, problems = executor.wait(collect({}, executor.core, BoundedCalls()))
     assert (problems, facts["disk"]) == ({}, [])

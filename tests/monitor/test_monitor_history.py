@@ -12,11 +12,12 @@ from pathlib import Path
 import pytest
 from after_stage import CRITICAL, NOON, OK, WARNING, found
 
+from redoma.approval.store import SCHEMA
 from redoma.lib.errors import StoreError
 from redoma.lib.sqlite import Store
 from redoma.monitor import history as history_module
 from redoma.monitor.history import DAY, History, numbers
-from redoma.monitor.model import Check, Deed
+from redoma.monitor.model import Action, Check
 from redoma.monitor.report import gather, plots
 
 CHECKS = [Check(name="disk", rule="")]
@@ -28,7 +29,7 @@ def history(tmp_path: Path) -> History:
 
 
 def test_to_look_makes_no_database(history: History) -> None:
-    assert (history.spells(0), history.deeds(0), history.series("x", 0), history.held()) == ([], [], [], {})
+    assert (history.spells(0), history.actions(0), history.series("x", 0), history.stored_states()) == ([], [], [], {})
     assert not history.store.exists
 
 
@@ -48,7 +49,7 @@ def test_where_nobody_looked_nothing_is_claimed(history: History) -> None:
     for hours in (0, 5):
         history.add(found(OK, NOON + 3600 * hours), CHECKS)
     assert [(spell.since, spell.until) for spell in history.spells(0)] == [(NOON, NOON), (NOON + 18000, NOON + 18000)]
-    assert history.held()["disk"].since == NOON  # which is what is known of it all the same
+    assert history.stored_states()["disk"].since == NOON  # which is what is known of it all the same
 
 
 def test_a_finding_has_lasted_also_over_a_restart(history: History) -> None:
@@ -68,26 +69,26 @@ def test_a_round_that_took_longer_than_one_begun_after_it_begins_no_spell(histor
 def test_a_clock_that_is_years_ahead_for_a_round_makes_nobody_forget(history: History) -> None:
     for hour in range(3):
         history.add(found(OK, NOON + 3600 * hour, facts={"cpu": {"percent": 1.0}}), CHECKS)
-    history.note(_deed(NOON))
-    before = history.spells(0), history.deeds(0)
+    history.add_action(_action(NOON))
+    before = history.spells(0), history.actions(0)
     history.add(found(OK, NOON + 5000 * DAY, facts={"cpu": {"percent": 2.0}}), CHECKS)
-    assert (history.spells(0)[:1], history.deeds(0)) == before
+    assert (history.spells(0)[:1], history.actions(0)) == before
     seen = found(OK, NOON + 3 * 3600, facts={"cpu": {"percent": 1.0}})
     history.add(seen, CHECKS)
-    story = gather(seen, history, CHECKS)
-    assert max(time for _, points in story.curves for time, _ in points) <= seen.time
-    assert max(spell.since for spell in story.spells["disk"]) <= seen.time
+    report = gather(seen, history, CHECKS)
+    assert max(time for _, points in report.curves for time, _ in points) <= seen.time
+    assert max(spell.since for spell in report.spells["disk"]) <= seen.time
 
 
 def test_what_is_older_than_its_time_goes(tmp_path: Path) -> None:
     history = History(tmp_path / "monitor.db", retention=10 * DAY)
     for day in range(30):
         history.add(found(OK if day % 2 else CRITICAL, NOON + day * DAY, facts={"cpu": {"percent": day}}), CHECKS)
-        history.note(_deed(NOON + day * DAY))
+        history.add_action(_action(NOON + day * DAY))
     oldest = NOON + 19 * DAY
     assert [value for _, value in history.series("cpu.percent", 0)] == list(range(19, 30))
     assert min(spell.until for spell in history.spells(0)) >= oldest
-    assert min(deed.time for deed in history.deeds(0)) >= oldest
+    assert min(action.time for action in history.actions(0)) >= oldest
 
 
 def test_of_what_is_older_than_a_day_every_peak_is_kept_and_little_else(history: History) -> None:
@@ -105,21 +106,21 @@ def test_a_check_that_is_gone_is_forgotten_and_one_that_lasts_is_not(tmp_path: P
     checks = [*CHECKS, Check(name="old", rule="")]
     history.add(found({"disk": CRITICAL, "old": CRITICAL}), checks)
     for check in ("disk", "old"):
-        history.tell("ops", check, CRITICAL, NOON)
+        history.record_notice("ops", check, CRITICAL, NOON)
     for day in range(1, 31):
         history.add(found(CRITICAL, NOON + day * DAY), checks)
-    assert history.told() == {("ops", "disk"): (CRITICAL, NOON)}
-    assert history.held().keys() == {"disk"}
+    assert history.last_notices() == {("ops", "disk"): (CRITICAL, NOON)}
+    assert history.stored_states().keys() == {"disk"}
 
 
 def test_spells_and_deeds_are_bounded_in_number(history: History, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(history_module, "MAX_SPELLS", 5)
-    monkeypatch.setattr(history_module, "MAX_DEEDS", 5)
+    monkeypatch.setattr(history_module, "MAX_ACTIONS", 5)
     for number in range(20):
         history.add(found(CRITICAL if number % 2 else OK, NOON + number), CHECKS)
-        history.note(_deed(NOON + number))
+        history.add_action(_action(NOON + number))
     history.add(found(OK, NOON + 3600), CHECKS)
-    assert len(history.spells(0)) == len(history.deeds(0)) == 5
+    assert len(history.spells(0)) == len(history.actions(0)) == 5
 
 
 def test_it_is_read_while_it_is_written(history: History) -> None:
@@ -160,10 +161,17 @@ def test_a_round_is_in_it_whole_or_not_at_all_after_a_kill(history: History) -> 
 
 
 def test_a_database_of_approvals_is_not_taken_for_it(history: History) -> None:
-    with Store(history.store.path).writing():
+    with Store(history.store.path, SCHEMA).writing():
         pass
     with pytest.raises(StoreError, match="another program"):
         history.add(found(OK), CHECKS)
+
+
+def test_a_database_with_the_former_names_of_tables_is_read(history: History) -> None:
+    schema = history_module._SCHEMA
+    with Store(history.store.path, schema._replace(migrations=schema.migrations[:1])).writing() as db:
+        db.execute("INSERT INTO deeds VALUES (1, ?, 'notice', 'disk', 'ops', 2, 1, 'sent', '')", (NOON,))
+    assert history.actions(0) == [_action(NOON)]
 
 
 def test_a_damaged_one_is_told_as_such(history: History) -> None:
@@ -213,5 +221,5 @@ def test_the_file_is_sqlite_that_anybody_can_look_into(history: History) -> None
     db.close()
 
 
-def _deed(time: float) -> Deed:
-    return Deed(time=time, kind="notice", check="disk", name="ops", state=CRITICAL, ok=True, text="told")
+def _action(time: float) -> Action:
+    return Action(time=time, kind="notice", check="disk", name="ops", state=CRITICAL, ok=True, text="sent")

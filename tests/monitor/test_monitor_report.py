@@ -17,7 +17,7 @@ from after_stage import CRITICAL, NOON, OK, UNKNOWN, WARNING, found
 from redoma.lib.errors import InvalidRequest, RedomaError
 from redoma.monitor import report
 from redoma.monitor.history import History
-from redoma.monitor.model import Check, CheckResult, Deed, Round
+from redoma.monitor.model import Action, Check, CheckResult, Round
 from redoma.monitor.report import amount, duration, environment, kind_of, render, safe, style
 
 HOSTILE = (
@@ -42,8 +42,8 @@ def history(tmp_path_factory: pytest.TempPathFactory) -> History:
         made.add(hostile(NOON + 60 * minute), CHECKS)
     for number, text in enumerate(HOSTILE):
         kind = "remedy" if number % 2 else "notice"
-        made.note(
-            Deed(time=NOON + number, kind=kind, check=text, name=text, state=CRITICAL, ok=False, text=text)  # type: ignore[arg-type] # one of the two
+        made.add_action(
+            Action(time=NOON + number, kind=kind, check=text, name=text, state=CRITICAL, ok=False, text=text)  # type: ignore[arg-type] # one of the two
         )
     return made
 

@@ -160,7 +160,7 @@ def test_one_round_judges_all_whatever_one_of_them_does(executor: Executor, capl
         **{check.name: "ok" for check in good},
     }
     assert found.state is State.UNKNOWN
-    assert found.told["verdicts"][0]["state"] == "unknown"
+    assert found.to_dict()["verdicts"][0]["state"] == "unknown"
     lines = {vars(record)["check"]: record for record in caplog.records if vars(record).get("event") == "rule"}
     assert lines.keys() == {v.check for v in found.verdicts}
     assert "rule loops: unknown, by monty in " in lines["loops"].getMessage()

@@ -6,16 +6,17 @@ import pytest
 from after_stage import CRITICAL, NOON, OK, UNKNOWN, WARNING, found
 
 from redoma.monitor.history import settle
-from redoma.monitor.model import Check, Held, State
+from redoma.monitor.model import Check, State, StoredState
 
 
 def play(lasting: float, *steps: tuple[float, State]) -> list[tuple[State, float]]:
     """The states, with how long after the first round each began, of a check whose rule finds this at these seconds."""
-    held: dict[str, Held] = {}
+    held: dict[str, StoredState] = {}
     seen = []
     for seconds, state in steps:
         now = NOON + seconds
-        (verdict,), held = settle(found(state).verdicts, held, [Check(name="disk", rule="", lasting=lasting)], now)
+        settled, held = settle(found(state, now), held, [Check(name="disk", rule="", lasting=lasting)])
+        (verdict,) = settled.verdicts
         assert verdict.found is state
         seen.append((verdict.state, verdict.since - NOON))
     return seen
@@ -59,5 +60,5 @@ def test_a_clock_that_jumps_neither_holds_a_state_back_for_long_nor_begins_it_in
 def test_each_check_stands_for_itself() -> None:
     checks = [Check(name="disk", rule=""), Check(name="memory", rule="", lasting=60)]
     both = found({"disk": CRITICAL, "memory": CRITICAL})
-    settled, _ = settle(both.verdicts, {}, checks, NOON)
-    assert [verdict.state for verdict in settled] == [CRITICAL, OK]
+    settled, _ = settle(both, {}, checks)
+    assert [verdict.state for verdict in settled.verdicts] == [CRITICAL, OK]

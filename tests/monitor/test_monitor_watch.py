@@ -23,7 +23,7 @@ from rich.console import Console
 
 from redoma.frontends.cli import monitor as watching
 from redoma.frontends.cli.monitor import round_lines, spark, view
-from redoma.monitor.model import Deed
+from redoma.monitor.model import Action
 
 PLAN = """
 version: 1
@@ -156,8 +156,10 @@ def test_without_the_library_nothing_is_watched_and_it_says_why(plan: str) -> No
 def test_whatever_is_said_a_terminal_gets_text(live: bool, capsys: pytest.CaptureFixture[str]) -> None:
     """Rules are refused for less; but what a collector, a server or a command said is shown, too."""
     bad = "a\x1b[2J\x1b]52;c;eA==\x07\u202eb\r\n\x9b1m"
-    deed = Deed(time=NOON, kind="remedy", check="x", name=bad, state=CRITICAL, ok=False, text=bad)
-    seen = found(CRITICAL, message=bad, host=bad, problems={bad: bad}, deeds=(deed,), facts={"disk": [{"mount": bad}]})
+    action = Action(time=NOON, kind="remedy", check="x", name=bad, state=CRITICAL, ok=False, text=bad)
+    seen = found(
+        CRITICAL, message=bad, host=bad, problems={bad: bad}, actions=(action,), facts={"disk": [{"mount": bad}]}
+    )
     seen.facts["disk"][0]["percent"] = 3.0
     if live:
         Console(force_terminal=True, width=1000).print(view(seen, None, 60.0))

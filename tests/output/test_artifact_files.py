@@ -18,7 +18,7 @@ from artifact_run import LINES, Run, left, whole
 from redoma.lib.errors import RedomaError
 from redoma.models import Artifact
 from redoma.output import artifact_files as files
-from redoma.output.artifacts import Kept, Store
+from redoma.output.artifacts import Store, StoredArtifact
 
 
 @pytest.fixture
@@ -62,10 +62,10 @@ def test_links_and_pipes_in_the_place_of_an_artifact_are_not_read(store: Store, 
     store.directory.mkdir(parents=True, mode=0o700)
     (store.directory / "link.stdout").symlink_to(tmp_path / "secret")
     os.mkfifo(store.directory / "pipe.stdout")
-    assert store.listed() == []
+    assert store.list() == []
     for name in ("link", "pipe"):
         with pytest.raises(RedomaError):
-            store.described(name, "stdout")
+            store.describe(name, "stdout")
 
 
 def test_what_was_changed_afterwards_is_not_passed_off_as_the_output(store: Store) -> None:
@@ -130,7 +130,7 @@ def test_nothing_stays_open(store: Store) -> None:
     artifact = Run(store).prints(LINES).ends().artifacts["stdout"]
     whole(artifact)
     artifact.lines(5, 2)
-    assert isinstance(artifact, Kept)
+    assert isinstance(artifact, StoredArtifact)
     next(artifact.matching("line 7"))
     Run(store, name="again").prints(LINES).capture.close()
     store.find("run")
@@ -145,7 +145,7 @@ def test_what_is_too_old_goes_when_it_is_looked_for(store: Store) -> None:
     Run(store, name="new").prints(LINES).ends()
     week_ago = time.time() - store.days * 86400 - 10
     os.utime(store.directory / "old.stdout", (week_ago, week_ago))
-    assert [one.run for one in store.listed()] == ["new"]
+    assert [one.run for one in store.list()] == ["new"]
     assert left(store) == ["new.stdout"]
 
 
@@ -155,7 +155,7 @@ def test_the_oldest_go_when_it_is_too_much_together(tmp_path: Path) -> None:
         Run(store, name=f"r{number}").prints(LINES[:40_000]).ends()
         os.utime(store.directory / f"r{number}.stdout", (1e9 + number, 1e9 + number)) if number < 4 else None
         store.days = 100_000
-    assert [one.run for one in store.listed()] == ["r3", "r4"]
+    assert [one.run for one in store.list()] == ["r3", "r4"]
 
 
 def test_one_alone_is_never_too_much(tmp_path: Path) -> None:
@@ -171,7 +171,7 @@ def test_too_many_are_too_much(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     store = Store(tmp_path / "artifacts")
     for number in range(5):
         Run(store, name=f"r{number}").prints(LINES[:20_000]).ends()
-    assert len(store.listed()) == 3
+    assert len(store.list()) == 3
 
 
 def test_files_of_others_in_the_directory_are_left_alone(store: Store) -> None:

@@ -15,12 +15,12 @@ import pytest
 from redoma import AsyncExecutor, Config, Executor, InvalidRequest, RedomaError, Rule, Status
 from redoma.approval import Ask, Callback, Ledger
 from redoma.approval.ask import decode
+from redoma.approval.store import open_store
 from redoma.audit import AuditLog
 from redoma.backends.base import Capabilities
 from redoma.backends.fake import FakeBackend
 from redoma.config import ApprovalConfig, PolicyConfig
 from redoma.lib.errors import ApprovalError, Conflict, WorkspaceError
-from redoma.lib.sqlite import NAME, Store
 from redoma.models import Approval, Decision, Effect, Judged, Request, Submission, WorkspaceKind
 from redoma.pipeline.projects import to_ask
 
@@ -181,7 +181,7 @@ def test_an_approval_of_an_effect_is_none_of_its_protected_paths(settings: Confi
         result = executor.command(command, workspace="overlay", project=project)
         with pytest.raises(ApprovalError):
             executor.apply(result.id, wait=False)
-        ledger = Ledger(Store((settings.state or Path()) / NAME), lambda kind, run, data: None)
+        ledger = Ledger(open_store(settings.state or Path()), lambda kind, run, data: None)
         (entry,) = ledger.entries("open")
         ledger.answer(answer(entry.ask, "approved"))
         with pytest.raises(ApprovalError):
@@ -223,7 +223,7 @@ def test_what_waits_is_resumed_once_by_another_process_s_executor(settings: Conf
         still = executor.resume(waiting.approval_id, secrets={"TOKEN": "s3cr3t-value"})
         assert still.status is Status.PENDING
     state = settings.state or Path()
-    ledger = Ledger(Store(state / NAME), lambda kind, run, data: None)
+    ledger = Ledger(open_store(state), lambda kind, run, data: None)
     entry = ledger.load(waiting.approval_id)
     ledger.answer(entry.ask.answer("approved", approver="ana", reason="looked at it", at=ledger.now()))
     with Executor(queued) as executor:
@@ -300,7 +300,7 @@ def test_a_pinned_label_whose_script_has_changed_is_an_alarm(settings: Config) -
     queued = msgspec.structs.replace(settings, approval=ApprovalConfig(approver="queue"))
     with Executor(queued) as executor:
         waiting = executor.run("sudo true", "bash", wait=False, label="nightly")
-        ledger = Ledger(Store((settings.state or Path()) / NAME), lambda kind, run, data: None)
+        ledger = Ledger(open_store(settings.state or Path()), lambda kind, run, data: None)
         ask = ledger.load(waiting.approval_id).ask
         later = ledger.now().replace(year=ledger.now().year + 1)
         ledger.answer(

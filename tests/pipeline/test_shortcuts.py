@@ -97,10 +97,10 @@ def test_the_record_of_an_intent_is_that_of_redacting_each_field(request_: Reque
     evaluation = Evaluation(policy="standard", digest="0" * 64)
     judged = Judged(submission=Submission(request_), evaluation=evaluation, level_why=why)
     redactor = Redactor(request_.secrets.values())
-    short = intents.intent_record(judged, None, intents.Kept(), redactor)
+    short = intents.intent_record(judged, None, intents.KeptContent(), redactor)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(intents, "_to_redact", lambda given, _: [name for name in intents._REDACTED if given.get(name)])
-        assert short == intents.intent_record(judged, None, intents.Kept(), redactor)
+        assert short == intents.intent_record(judged, None, intents.KeptContent(), redactor)
 
 
 def table_of_needs(can: Capabilities, request: Request, *, controlled: bool, inside: bool) -> list[str]:

@@ -27,7 +27,7 @@ from typing import Any
 
 import overlay_cases
 
-from redoma.backends.base import Entry, Outcome
+from redoma.backends.base import Outcome, OverlayEntry
 from redoma.backends.jail import JailBackend, changes
 from redoma.lib.errors import InvalidRequest
 from redoma.models import Effect, Limits, Request
@@ -82,7 +82,7 @@ class Bench:
         self.stdout = printed.decode("utf-8", "replace")
         return outcome
 
-    async def entries(self, code: str, **options: Any) -> dict[str, Entry]:
+    async def entries(self, code: str, **options: Any) -> dict[str, OverlayEntry]:
         return {entry.path: entry for entry in (await self.run(code, **options)).entries or ()}
 
     def snapshot(self) -> dict[str, Any]:

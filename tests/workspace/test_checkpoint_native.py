@@ -26,10 +26,10 @@ import redoma.exec
 from redoma import AsyncExecutor, Config, Executor, InvalidRequest, Result, Rule, Status
 from redoma.approval import Ask, Callback, Ledger
 from redoma.approval.show import describe
+from redoma.approval.store import open_store
 from redoma.audit import AuditLog
 from redoma.backends import linux
 from redoma.config import ApprovalConfig, AuditConfig, NativeEntry, PolicyConfig
-from redoma.lib.sqlite import NAME, Store
 from redoma.models import Approval, Decision
 from redoma.workspace import checkpoint
 from redoma.workspace.checkpoint import Checkpoint
@@ -313,7 +313,7 @@ def test_a_configured_executor_has_one_and_a_process_to_talk_to_only_if_asked_fo
 
 def test_what_was_chosen_is_shown_to_whoever_decides_and_holds_when_it_is_resumed(place: Path, project: Path) -> None:
     queued = settings(place, approval=ApprovalConfig(approver="queue"))
-    ledger = Ledger(Store(place / "state" / NAME), lambda kind, run, data: None)
+    ledger = Ledger(open_store(place / "state"), lambda kind, run, data: None)
     with Executor(queued) as executor:
         for wanted, line, back in ((None, "is put back if the run fails", True), (False, "stays changed", False)):
             waiting = spoil(executor, project, checkpoint=wanted, wait=False)

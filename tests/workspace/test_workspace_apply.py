@@ -13,7 +13,7 @@ import pytest
 from workspace_stage import NOBODY, Layer, Stage, as_an_ordinary_user, in_a_child, snapshot
 
 from redoma.backends import linux
-from redoma.backends.base import Entry
+from redoma.backends.base import OverlayEntry
 from redoma.lib.errors import WorkspaceError
 from redoma.workspace import journal
 
@@ -81,7 +81,7 @@ def test_a_tree_too_deep_for_one_path_is_refused_and_stays(stage: Stage) -> None
         os.close(at)
         at = below
     os.close(at)
-    effect = stage.effect_of([Entry(path="n" * 100, kind="removed")], stage.new_stage())
+    effect = stage.effect_of([OverlayEntry(path="n" * 100, kind="removed")], stage.new_stage())
     assert effect.changes == ()
     assert "File name too long" in effect.refused["n" * 100]
     subprocess.run(["rm", "-rf", str(stage.project)], check=True)

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from workspace_stage import Layer, Stage, as_an_ordinary_user, snapshot
 
-from redoma.backends.base import Entry
+from redoma.backends.base import OverlayEntry
 from redoma.lib.errors import Conflict, WorkspaceError
 from redoma.models import Change, Effect, Version
 from redoma.workspace import diffs
@@ -69,10 +69,10 @@ def test_what_was_only_touched_is_no_change(stage: Stage) -> None:
     place = stage.new_stage()
     layer = Layer(stage.project, stage.project, place)
     entries = [
-        Entry(path="d", kind="directory", mode=stat.S_IMODE((stage.project / "d").stat().st_mode)),
+        OverlayEntry(path="d", kind="directory", mode=stat.S_IMODE((stage.project / "d").stat().st_mode)),
         layer.file("d/file", b"same"),
-        Entry(path="link", kind="symlink", target="d"),
-        Entry(path="was never there", kind="removed"),
+        OverlayEntry(path="link", kind="symlink", target="d"),
+        OverlayEntry(path="was never there", kind="removed"),
     ]
     assert stage.effect_of(entries, place).changes == ()
 
@@ -89,8 +89,8 @@ def test_an_opaque_directory_hides_all_that_it_does_not_have_itself(stage: Stage
     place = stage.new_stage()
     layer = Layer(stage.project, stage.project, place)
     entries = [
-        Entry(path="d", kind="directory", mode=0o755, opaque=True),
-        Entry(path="d/again", kind="directory", mode=0o755),  # in an opaque one, nothing shows through anywhere
+        OverlayEntry(path="d", kind="directory", mode=0o755, opaque=True),
+        OverlayEntry(path="d/again", kind="directory", mode=0o755),  # in an opaque one, nothing shows through anywhere
         layer.file("d/again/new", b"x"),
         layer.file("d/kept", b"d/kept"),
     ]
@@ -135,14 +135,14 @@ def test_what_cant_be_carried_over_is_refused_and_leaves_the_project_alone(stage
     stage.write("d/other", "mine")
     place = stage.new_stage()
     entries = [
-        Entry(path="d", kind="directory", mode=0o755, opaque=True),
-        Entry(path="d/file", kind="refused", why="it is a socket"),
-        Entry(path="../etc/passwd", kind="removed"),
-        Entry(path="d/./x", kind="symlink", target="y"),
-        Entry(path=".redoma-abc/0", kind="removed"),
-        Entry(path="big", kind="refused", why="it is too large"),
-        Entry(path="big/below", kind="directory", mode=0o755),
-        Entry(path="empty", kind="file", mode=0o644),
+        OverlayEntry(path="d", kind="directory", mode=0o755, opaque=True),
+        OverlayEntry(path="d/file", kind="refused", why="it is a socket"),
+        OverlayEntry(path="../etc/passwd", kind="removed"),
+        OverlayEntry(path="d/./x", kind="symlink", target="y"),
+        OverlayEntry(path=".redoma-abc/0", kind="removed"),
+        OverlayEntry(path="big", kind="refused", why="it is too large"),
+        OverlayEntry(path="big/below", kind="directory", mode=0o755),
+        OverlayEntry(path="empty", kind="file", mode=0o644),
     ]
     (stage.project / "d").chmod(0o755)
     effect = stage.effect_of(entries, place)
@@ -170,9 +170,9 @@ def test_a_pipe_or_socket_of_the_project_is_never_touched_nor_what_holds_it(stag
     place = stage.new_stage()
     layer = Layer(stage.project, stage.project, place)
     entries = [
-        Entry(path="d", kind="removed"),
-        Entry(path="other", kind="removed"),
-        Entry(path="pipe", kind="directory", mode=0o755, opaque=True),
+        OverlayEntry(path="d", kind="removed"),
+        OverlayEntry(path="other", kind="removed"),
+        OverlayEntry(path="pipe", kind="directory", mode=0o755, opaque=True),
         layer.file("pipe/x", b"x"),
         layer.file("socket", b"x"),
     ]
@@ -187,7 +187,7 @@ def test_a_device_of_the_project_is_never_touched(stage: Stage) -> None:
     if os.geteuid() != 0:
         pytest.skip("needs root to make a device")
     os.mknod(stage.project / "null", stat.S_IFCHR | 0o666, os.makedev(1, 3))
-    effect = stage.effect_of([Entry(path="null", kind="removed")], stage.new_stage())
+    effect = stage.effect_of([OverlayEntry(path="null", kind="removed")], stage.new_stage())
     assert effect.changes == ()
     assert "a device" in effect.refused["null"]
 
@@ -200,7 +200,7 @@ def test_what_the_project_does_not_let_us_read_is_refused() -> None:
         stage.write("g", "x", mode=0)
         (stage.project / "e/f").chmod(0)
         contents = stage.new_stage()
-        entries = [Entry(path="d", kind="removed"), Entry(path="e", kind="removed")]
+        entries = [OverlayEntry(path="d", kind="removed"), OverlayEntry(path="e", kind="removed")]
         entries.append(Layer(stage.project, stage.new_stage(), contents).file("g", b"new"))
         effect = stage.effect_of(entries, contents)
         (stage.project / "e/f").chmod(0o755)
@@ -218,7 +218,7 @@ def test_a_path_through_a_link_of_the_project_leads_nowhere(stage: Stage, tmp_pa
     (stage.project / "d").symlink_to(outside)
     place = stage.new_stage()
     layer = Layer(stage.project, stage.new_stage(), place)
-    entries = [Entry(path="d", kind="directory", mode=0o755), layer.file("d/file", b"ours")]
+    entries = [OverlayEntry(path="d", kind="directory", mode=0o755), layer.file("d/file", b"ours")]
     effect = stage.effect_of(entries, place)
     assert kinds(effect) == {"d": "modified", "d/file": "added"}
     stage.changes.keep("it", effect, place, {})
@@ -259,10 +259,10 @@ def test_bits_that_lend_an_identity_never_come_from_a_run(stage: Stage) -> None:
     entries = [
         layer.file("grown", b"other", 0o2755),
         layer.file("own", b"x", 0o4711),
-        Entry(path="shared", kind="directory", mode=0o2775),
-        Entry(path="shared/d", kind="directory", mode=0o2775),
+        OverlayEntry(path="shared", kind="directory", mode=0o2775),
+        OverlayEntry(path="shared/d", kind="directory", mode=0o2775),
         layer.file("shared/d/program", b"x", 0o6755),
-        Entry(path="taken", kind="directory", mode=0o6755),
+        OverlayEntry(path="taken", kind="directory", mode=0o6755),
     ]
     effect = stage.effect_of(entries, place)
     modes = {change.path: change.after.mode for change in effect.changes if change.after}
@@ -275,8 +275,8 @@ def test_hard_links_become_files_of_their_own(stage: Stage) -> None:
     layer = Layer(stage.project, stage.new_stage(), place)
     entries = [
         layer.file("a", b"linked", 0o640),
-        Entry(path="b", kind="file", link_of="a"),
-        Entry(path="c", kind="file", link_of="nothing"),
+        OverlayEntry(path="b", kind="file", link_of="a"),
+        OverlayEntry(path="c", kind="file", link_of="nothing"),
     ]
     effect = stage.effect_of(entries, place)
     stage.changes.keep("it", effect, place, {})
@@ -296,7 +296,7 @@ def test_what_others_did_while_the_run_went_on_is_a_conflict(stage: Stage) -> No
     stage.write("both", "theirs")
     stage.write("d/new", "theirs")
     layer = Layer(stage.project, ran, place)
-    entries = [layer.file("both", b"ours"), layer.file("mine", b"ours"), Entry(path="d", kind="removed")]
+    entries = [layer.file("both", b"ours"), layer.file("mine", b"ours"), OverlayEntry(path="d", kind="removed")]
     for name in ("both", "d/new"):  # the clock of the file system may lag a little behind ours
         while (stage.project / name).stat().st_ctime <= began:
             (stage.project / name).touch()
@@ -429,7 +429,7 @@ def test_the_digest_is_of_exactly_this_effect() -> None:
 def test_what_holds_something_refused_does_not_go_either(stage: Stage) -> None:
     stage.write("d/e/file", "x")
     stage.write("d/other", "y")
-    entries = [Entry(path="d", kind="removed"), Entry(path="d/e", kind="refused", why="too deep")]
+    entries = [OverlayEntry(path="d", kind="removed"), OverlayEntry(path="d/e", kind="refused", why="too deep")]
     effect = stage.effect_of(entries, stage.new_stage())
     assert effect.changes == ()
     assert effect.refused == {"d": "it holds d/e: too deep", "d/e": "too deep"}

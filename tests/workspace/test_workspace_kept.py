@@ -243,7 +243,7 @@ def test_keeping_waits_for_nobody_who_applies(stage: Stage, monkeypatch: pytest.
 
 def test_what_is_being_kept_is_no_leftover(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     """Others recover while a content is taken; and one that was claimed before its lock was held is made again."""
-    take, claimed = Changes._take, files.claimed
+    take, claimed = Changes._move_content, files.claimed
     refused: list[Any] = []
 
     def slow(self: Changes, source: Path, target: Path) -> None:
@@ -259,7 +259,7 @@ def test_what_is_being_kept_is_no_leftover(stage: Stage, monkeypatch: pytest.Mon
         with claimed(directory) as ours:
             yield ours
 
-    monkeypatch.setattr(Changes, "_take", slow)
+    monkeypatch.setattr(Changes, "_move_content", slow)
     monkeypatch.setattr(files, "claimed", late)
     stage.kept(add_a_file, "it")
     assert refused

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from redoma.backends.base import Entry
+from redoma.backends.base import OverlayEntry
 from redoma.models import Effect
 from redoma.workspace.effects import effect_of
 from redoma.workspace.kept import Changes, Kept
@@ -101,7 +101,7 @@ class Layer:
 
     def __init__(self, project: Path, ran: Path, stage: Path, chance: random.Random | None = None) -> None:
         self.project, self.ran, self.stage, self._chance = project, ran, stage, chance
-        self.entries: list[Entry] = []
+        self.entries: list[OverlayEntry] = []
         self._blobs = 0
         self._walk("", merged=True)
 
@@ -114,7 +114,7 @@ class Layer:
         before = set(os.listdir(self.project / place)) if merged else set()
         any_of_it = False
         for name in sorted(before - here):
-            self.entries.append(Entry(path=f"{place}{name}", kind="removed"))
+            self.entries.append(OverlayEntry(path=f"{place}{name}", kind="removed"))
             any_of_it = True
         for name in sorted(here):
             any_of_it |= self._one(f"{place}{name}", merged=name in before)
@@ -130,10 +130,10 @@ class Layer:
             target = os.readlink(new)
             if before and stat.S_ISLNK(before.st_mode) and os.readlink(old) == target and not self._perhaps():
                 return False
-            self.entries.append(Entry(path=path, kind="symlink", target=target))
+            self.entries.append(OverlayEntry(path=path, kind="symlink", target=target))
             return True
         if not stat.S_ISREG(about.st_mode):
-            self.entries.append(Entry(path=path, kind="refused", why="it is a socket, pipe or device"))
+            self.entries.append(OverlayEntry(path=path, kind="refused", why="it is a socket, pipe or device"))
             return True
         with opened(new):
             data = new.read_bytes()
@@ -147,7 +147,7 @@ class Layer:
         below = before is not None and stat.S_ISDIR(before.st_mode)
         opaque = (below and self._perhaps()) or not below
         number = len(self.entries)
-        self.entries.append(Entry(path=path, kind="directory", mode=stat.S_IMODE(about.st_mode), opaque=opaque))
+        self.entries.append(OverlayEntry(path=path, kind="directory", mode=stat.S_IMODE(about.st_mode), opaque=opaque))
         with opened(self.ran / path):
             inside = self._walk(f"{path}/", merged=below and not opaque)
         changed = before is None or before.st_mode != about.st_mode
@@ -156,12 +156,12 @@ class Layer:
         del self.entries[number]
         return False
 
-    def file(self, path: str, data: bytes, mode: int = 0o644) -> Entry:
+    def file(self, path: str, data: bytes, mode: int = 0o644) -> OverlayEntry:
         self._blobs += 1
         blob = f"blob-{self._blobs}"
         (self.stage / blob).write_bytes(data)
         digest = hashlib.sha256(data).hexdigest()
-        return Entry(path=path, kind="file", mode=mode, size=len(data), sha256=digest, blob=blob)
+        return OverlayEntry(path=path, kind="file", mode=mode, size=len(data), sha256=digest, blob=blob)
 
 
 class Stage:
@@ -195,7 +195,7 @@ class Stage:
         run(ran)
         return self.effect_of(Layer(self.project, ran, stage, chance).entries, stage, began), stage, ran
 
-    def effect_of(self, entries: list[Entry], stage: Path, began: float | None = None) -> Effect:
+    def effect_of(self, entries: list[OverlayEntry], stage: Path, began: float | None = None) -> Effect:
         with Tree(self.project) as tree:
             return effect_of(tree, entries, stage, time.time() if began is None else began)
 

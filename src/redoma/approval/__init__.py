@@ -26,7 +26,7 @@ from __future__ import annotations
 from .approvers import NOBODY, Approver, Callback, Chain, Deny, Queue
 from .ask import Ask, configuration_digest, digest_of
 from .gate import Gate, Verdict
-from .ledger import LAST_YEAR, STATES, Entry, Ledger
+from .ledger import LAST_YEAR, STATES, Ledger, LedgerEntry
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -45,9 +45,9 @@ __all__ = [
     "Chain",
     "Console",
     "Deny",
-    "Entry",
     "Gate",
     "Ledger",
+    "LedgerEntry",
     "Queue",
     "Verdict",
     "configuration_digest",

@@ -17,7 +17,7 @@ from ..lib.text import valid_utf8
 from ..models import Approval, Judged, Request, Status
 from .approvers import NOBODY, Approver, Deny, Queue
 from .ask import Ask, ask_of, digest_of
-from .ledger import Audit, Entry, Ledger, changed_files, unusable
+from .ledger import Audit, Ledger, LedgerEntry, changed_files, unusable
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
@@ -111,37 +111,37 @@ class Gate:
 
         Raises `StoreError` or `AuditError` if that can't be read or recorded; then nothing may run.
         """
-        with telemetry.approval(judged.request.id) as note:
+        with telemetry.approval(judged.request.id) as report:
             try:
-                return note(await self._ask(judged, wait))
+                return report(await self._ask(judged, wait))
             except ApprovalError as error:
                 nobody = isinstance(error, Absent)
                 kind = "approval.denied" if nobody else "approval.refused"
                 self.ledger.audit(kind, judged.request.id, {"approval": None, "why": valid_utf8(str(error))})
-                return note(Verdict(status=Status.DENIED, error=str(error), nobody=nobody))
+                return report(Verdict(status=Status.DENIED, error=str(error), nobody=nobody))
 
     async def _ask(self, judged: Judged, wait: bool) -> Verdict:
         nobody = isinstance(self._approver, Deny)
         if nobody and not self.ledger.store.exists:
             raise Absent(NOBODY)  # nothing was ever approved here, so create no database
         ask = await asyncio.to_thread(self._new_ask, judged, self._timeout if wait else self._expires)
-        if (known := await asyncio.to_thread(self._known, ask)) is not None:
-            return known
+        if (verdict := await asyncio.to_thread(self._earlier_answer, ask)) is not None:
+            return verdict
         if nobody:
             raise Absent(NOBODY)
-        return await (self._asked(ask) if wait else self._deferred(ask))
+        return await (self._ask_and_wait(ask) if wait else self._ask_later(ask))
 
     def _new_ask(self, judged: Judged, seconds: float) -> Ask:
         now = self.ledger.now()
         until = now + timedelta(seconds=seconds)
         return ask_of(judged, self.ledger.key(), id=os.urandom(16).hex(), created=now, expires=until)
 
-    def _known(self, ask: Ask) -> Verdict | None:
+    def _earlier_answer(self, ask: Ask) -> Verdict | None:
         """Return the verdict from a pin or an approval; None if a person must be asked."""
         if (alarm := self._alarm(ask)) is not None:
             return alarm
         entry = self.ledger.use_matching(ask.digest)
-        return _passed(entry) if entry and entry.state == "approved" else None
+        return _approved(entry) if entry and entry.state == "approved" else None
 
     def _alarm(self, ask: Ask, secrets: Iterable[str] = ()) -> Verdict | None:
         pin = self.ledger.pin_of(ask.requester, ask.label)
@@ -169,14 +169,14 @@ class Gate:
         self.ledger.refuse(ask, why)
         return Verdict(status=Status.DENIED, id=id, error=f"{why}. Next: run it again: that asks for what it is now")
 
-    async def _deferred(self, ask: Ask) -> Verdict:
+    async def _ask_later(self, ask: Ask) -> Verdict:
         """Leave the question in the ledger. `redeem` finds it there later, from any process."""
         posted, new = await asyncio.to_thread(self.ledger.post, ask, deferred=True)
         if new and self._notify is not None:
             await self._notify(posted)
         return _pending(posted)
 
-    async def _asked(self, ask: Ask) -> Verdict:
+    async def _ask_and_wait(self, ask: Ask) -> Verdict:
         await asyncio.to_thread(self.ledger.post, ask)
         try:
             if self._notify is not None:
@@ -256,13 +256,13 @@ class Gate:
 
     async def redeem(self, id: str, judged: Judged) -> Verdict:  # noqa: A002 - as everywhere
         """Use the approval of the question with this id, if `judged` is still exactly what was asked about."""
-        with telemetry.approval(judged.request.id) as note:
+        with telemetry.approval(judged.request.id) as report:
             try:
-                return note(_verdict(await asyncio.to_thread(self._redeem, id, judged), self._expires))
+                return report(_verdict(await asyncio.to_thread(self._redeem, id, judged), self._expires))
             except ApprovalError as error:  # already recorded
-                return note(Verdict(status=Status.DENIED, error=str(error)))
+                return report(Verdict(status=Status.DENIED, error=str(error)))
 
-    def _redeem(self, id: str, judged: Judged) -> Entry:  # noqa: A002 - as everywhere
+    def _redeem(self, id: str, judged: Judged) -> LedgerEntry:  # noqa: A002 - as everywhere
         self.ledger.load(id)  # before looking for a key in a database that may not exist
         return self.ledger.take(id, digest_of(judged, self.ledger.key())[1])
 
@@ -272,7 +272,7 @@ _OURSELVES = "redoma"
 """The approver's name if Redoma itself answers no, because no person did."""
 
 
-def _passed(entry: Entry) -> Verdict:
+def _approved(entry: LedgerEntry) -> Verdict:
     return Verdict(approval=entry.approval, id=entry.ask.id)
 
 
@@ -284,11 +284,11 @@ def _pending(ask: Ask) -> Verdict:
     )
 
 
-def _verdict(entry: Entry, seconds: float) -> Verdict:
+def _verdict(entry: LedgerEntry, seconds: float) -> Verdict:
     ask, approval = entry.ask, entry.approval
     match entry.state:
         case "approved":
-            return _passed(entry)
+            return _approved(entry)
         case "open":
             return _pending(ask)
         case "expired" if approval is None:

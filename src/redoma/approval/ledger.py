@@ -24,24 +24,24 @@ if TYPE_CHECKING:
 
 Audit = Callable[[str, str, Mapping[str, Any]], Any]
 """Takes a kind, the id of the run, and data, as `AuditLog.append` does."""
-State = Literal["open", "approved", "denied", "expired", "used", "unpinned"]
-STATES: tuple[State, ...] = get_args(State)
+AskState = Literal["open", "approved", "denied", "expired", "used", "unpinned"]
+STATES: tuple[AskState, ...] = get_args(AskState)
 
 MAX_OPEN = 1000
 _MAX_ASK = 16 << 20  # characters, including the files of the request
-MAX_KEPT = 256 << 20  # characters of all questions together
-_KEPT = timedelta(days=30)
+MAX_TOTAL = 256 << 20  # characters of all questions together
+_KEEP_CLOSED = timedelta(days=30)
 _ID = lazy_pattern(r"[0-9a-f]{6,32}")
 _MAX_REASON = 2000
 _FIRST_YEAR, LAST_YEAR = 1971, 9998  # one day less or more in another time zone is still a valid date
 _LAST_TIME = datetime(LAST_YEAR, 12, 31, tzinfo=UTC).timestamp()
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True):
+class LedgerEntry(msgspec.Struct, frozen=True, kw_only=True):
     """One question with its state and answer."""
 
     ask: Ask
-    state: State
+    state: AskState
     """The state now: `expired` if its time is over, even if that is not stored yet."""
     approval: Approval | None = None
     uses: int = 0
@@ -95,7 +95,7 @@ class Ledger:
                     ask.expires.timestamp(),
                 ),
             )
-            self._record("approval.asked", ask, expires=ask.expires, deferred=deferred, **_about(ask))
+            self._record("approval.asked", ask, expires=ask.expires, deferred=deferred, **_ask_data(ask))
         return ask, True
 
     def _make_room(self, db: sqlite3.Connection, size: int, now: float) -> None:
@@ -108,23 +108,23 @@ class Ledger:
                 why=f"it has {size:,} characters with its files, and {_MAX_ASK:,} are kept",
                 next="leave large files out of it",
             )
-        done = """DELETE FROM asks WHERE NOT (state = 'open' AND expires > :now)
+        remove_closed = """DELETE FROM asks WHERE NOT (state = 'open' AND expires > :now)
             AND NOT (state = 'approved' AND good_until > :now) AND max(expires, good_until) < :before"""
-        total = """SELECT count(CASE WHEN state = 'open' AND expires > :now THEN 1 END) AS open,
+        count = """SELECT count(CASE WHEN state = 'open' AND expires > :now THEN 1 END) AS open,
             total(length(ask)) AS size FROM asks"""
-        for before in (now - _KEPT.total_seconds(), float("inf")):
-            db.execute(done, {"now": now, "before": before})
-            kept = db.execute(total, {"now": now}).fetchone()
-            if kept["size"] + size <= MAX_KEPT:
+        for before in (now - _KEEP_CLOSED.total_seconds(), float("inf")):
+            db.execute(remove_closed, {"now": now, "before": before})
+            rows = db.execute(count, {"now": now}).fetchone()
+            if rows["size"] + size <= MAX_TOTAL:
                 break
-        if kept["open"] >= MAX_OPEN or kept["size"] + size > MAX_KEPT:
+        if rows["open"] >= MAX_OPEN or rows["size"] + size > MAX_TOTAL:
             raise ApprovalError(
                 "nobody can be asked now",
-                why=f"{kept['open']} requests wait for an answer already",
+                why=f"{rows['open']} requests wait for an answer already",
                 next="answer them: redoma approvals list",
             )
 
-    def expire(self, id: str) -> Entry:  # noqa: A002 - the column's name
+    def expire(self, id: str) -> LedgerEntry:  # noqa: A002 - the column's name
         """Close a question that was not answered in time. Changes nothing if an answer has just arrived."""
         with self.store.writing() as db:
             entry = _entry(self._row(db, id), self.now())
@@ -135,71 +135,76 @@ class Ledger:
 
     # --- answering ---
 
-    def answer(self, given: Approval) -> Approval:
+    def answer(self, answer: Approval) -> Approval:
         """Store an answer. The first one counts.
 
         Raises `ApprovalError` for an answer that can't count; that is recorded, too.
         """
         with self.store.writing() as db:
-            entry = _entry(self._row(db, given.id), self.now())
+            entry = _entry(self._row(db, answer.id), self.now())
             ask = entry.ask
-            if wrong := self._objection(entry, given):
-                what, why, hint = wrong
-                self._record("approval.refused", ask, approver=str(given.approver), why=f"{what}: {why}")
-                raise ApprovalError(what, why=why, next=hint)
-            if given.pinned:
+            if error := self._objection(entry, answer):
+                why = f"{error.what}: {error.why}"
+                self._record("approval.refused", ask, approver=str(answer.approver), why=why)
+                raise error
+            if answer.pinned:
                 for old in db.execute(_PINNED, (valid_utf8(ask.requester), valid_utf8(ask.label))).fetchall():
-                    self._unpin(db, old, by=given.approver, reason="another version was pinned")
-            said = (given.decision, valid_utf8(given.approver), valid_utf8(given.reason), given.at.timestamp())
+                    self._unpin(db, old, by=answer.approver, reason="another version was pinned")
             db.execute(
                 "UPDATE asks SET state = ?, approver = ?, reason = ?, decided = ?, good_until = ?, pinned = ?"
                 " WHERE id = ?",
-                (*said, given.expires.timestamp(), given.pinned, ask.id),
+                (
+                    answer.decision,
+                    valid_utf8(answer.approver),
+                    valid_utf8(answer.reason),
+                    answer.at.timestamp(),
+                    answer.expires.timestamp(),
+                    answer.pinned,
+                    ask.id,
+                ),
             )
             kind = {"approved": "approval.given", "denied": "approval.denied", "expired": "approval.expired"}
-            self._record(kind[given.decision], ask, **_said(given))
-            if given.pinned:
-                self._record("approval.pinned", ask, **_said(given))
-        return given
+            self._record(kind[answer.decision], ask, **_answer_data(answer))
+            if answer.pinned:
+                self._record("approval.pinned", ask, **_answer_data(answer))
+        return answer
 
-    def _objection(self, entry: Entry, given: Approval) -> tuple[str, str, str] | None:
-        """Return why an answer can't count, as (what, why, next); None if it can."""
-        ask, now = entry.ask, self.now()
-        if (wrong := unusable(given)) is not None:
-            return "this answer can't be used", wrong, "answer as `ask.answer(…)` is documented"
+    def _objection(self, entry: LedgerEntry, answer: Approval) -> ApprovalError | None:
+        """Return why an answer can't count, as an error to raise; None if it can."""
+        ask = entry.ask
+        if (wrong := unusable(answer)) is not None:
+            hint = "answer as `ask.answer(…)` is documented"
+            return ApprovalError("this answer can't be used", why=wrong, next=hint)
         if entry.state != "open":
-            said = f"it is {entry.state}" + (f", by {entry.approval.approver}" if entry.approval else "")
-            return "this can't be answered any more", said, "have it asked again, by running it"
-        if given.digest != ask.digest:
-            return "the answer is not to what was asked", "it is to another digest", "answer what was asked"
-        if not given.approver.strip() or not given.reason.strip() or len(given.reason) > _MAX_REASON:
-            return (
-                "an answer needs a name and a reason",
-                "they go on record",
-                f"give a reason of 1 to {_MAX_REASON} characters",
-            )
-        if given.decision != "approved":
+            why = f"it is {entry.state}" + (f", by {entry.approval.approver}" if entry.approval else "")
+            return ApprovalError("this can't be answered any more", why=why, next="have it asked again, by running it")
+        if answer.digest != ask.digest:
+            what = "the answer is not to what was asked"
+            return ApprovalError(what, why="it is to another digest", next="answer what was asked")
+        if not answer.approver.strip() or not answer.reason.strip() or len(answer.reason) > _MAX_REASON:
+            hint = f"give a reason of 1 to {_MAX_REASON} characters"
+            return ApprovalError("an answer needs a name and a reason", why="they go on record", next=hint)
+        if answer.decision != "approved":
             return None
-        if self.separate and (not ask.requester.strip() or is_same_person(given.approver, ask.requester)):
-            who = ask.requester or "nobody who is known"
-            return (
-                "this approval can't be given",
-                f"{who} has asked for it",
-                "have another person decide (approval.separate)",
-            )
-        if given.expires <= now:
-            return "this approval can't be given", "it would be void at once", "let it end in the future"
-        if given.pinned and not ask.label:
+        what = "this approval can't be given"
+        if self.separate and (not ask.requester.strip() or is_same_person(answer.approver, ask.requester)):
+            why = f"{ask.requester or 'nobody who is known'} has asked for it"
+            return ApprovalError(what, why=why, next="have another person decide (approval.separate)")
+        if answer.expires <= self.now():
+            return ApprovalError(what, why="it would be void at once", next="let it end in the future")
+        what = "this can't be pinned"
+        if answer.pinned and not ask.label:
             why = "it has no label, by which a changed version would be known"
-            return "this can't be pinned", why, "have it asked with a label: redoma run --label NAME"
-        if given.pinned and ask.unbound:
+            return ApprovalError(what, why=why, next="have it asked with a label: redoma run --label NAME")
+        if answer.pinned and ask.unbound:
+            why = f"that a file it runs has changed would not be seen: {ask.unbound[0]}"
             hint = "approve it for this run only; or have it asked as Bash or Python that names every file it runs"
-            return "this can't be pinned", f"that a file it runs has changed would not be seen: {ask.unbound[0]}", hint
+            return ApprovalError(what, why=why, next=hint)
         return None
 
     # --- using ---
 
-    def take(self, id: str, digest: str) -> Entry:  # noqa: A002 - the column's name
+    def take(self, id: str, digest: str) -> LedgerEntry:  # noqa: A002 - the column's name
         """Use the approval of one question. If the state of the returned entry is `approved`, this call has taken it,
         and no other can, unless it is a pin. Any other state says why it was not taken.
 
@@ -217,7 +222,7 @@ class Ledger:
                 self._record("approval.refused", entry.ask, why=f"it is {entry.state}")
             return entry
 
-    def use_matching(self, digest: str) -> Entry | None:
+    def use_matching(self, digest: str) -> LedgerEntry | None:
         """Use a pin or an unused approval of exactly this digest, and return its entry; None if there is none."""
         if not self.store.exists:
             return None
@@ -227,7 +232,7 @@ class Ledger:
             row = db.execute(known, (digest, self.now().timestamp())).fetchone()
             return None if row is None else self._use(db, _entry(row, self.now()))
 
-    def _use(self, db: sqlite3.Connection, entry: Entry) -> Entry:
+    def _use(self, db: sqlite3.Connection, entry: LedgerEntry) -> LedgerEntry:
         ask, approval = entry.ask, entry.approval
         if approval is None or (self.separate and is_same_person(approval.approver, ask.requester)):
             # It was given before `separate` was set.
@@ -238,12 +243,12 @@ class Ledger:
             " WHERE id = ?",
             (self.now().timestamp(), ask.id),
         )
-        self._record("approval.used", ask, **_said(approval))
+        self._record("approval.used", ask, **_answer_data(approval))
         return msgspec.structs.replace(entry, uses=entry.uses + 1)
 
     # --- pins ---
 
-    def pin_of(self, requester: str, label: str) -> Entry | None:
+    def pin_of(self, requester: str, label: str) -> LedgerEntry | None:
         """Return the pin in force for a requester's label, if any."""
         if not label or not self.store.exists:
             return None
@@ -252,12 +257,12 @@ class Ledger:
         entry = None if row is None else _entry(row, self.now())
         return entry if entry and entry.state == "approved" else None
 
-    def alarm(self, ask: Ask, pin: Entry, secrets: Iterable[str] = ()) -> None:
+    def alarm(self, ask: Ask, pin: LedgerEntry, secrets: Iterable[str] = ()) -> None:
         """Record that something else was submitted under the label of a pin. Its `secrets` are removed from the
         record.
         """
         contents = {"pinned_content": pin.ask.content, "content": ask.content, "changed": changed_files(pin.ask, ask)}
-        self._record("alarm", ask, Redactor(secrets), pin=pin.ask.id, **contents, **_about(ask))
+        self._record("alarm", ask, Redactor(secrets), pin=pin.ask.id, **contents, **_ask_data(ask))
 
     def refuse(self, ask: Ask, why: str) -> None:
         """Record that an approval was not accepted, and why."""
@@ -279,7 +284,7 @@ class Ledger:
 
     # --- reading ---
 
-    def load(self, id: str) -> Entry:  # noqa: A002 - the column's name
+    def load(self, id: str) -> LedgerEntry:  # noqa: A002 - the column's name
         """Return the entry with this id. If there is none, that is recorded, and `ApprovalError` is raised."""
         if not self.store.exists:
             raise self._unknown(id)
@@ -292,7 +297,7 @@ class Ledger:
             row = db.execute("SELECT state, expires FROM asks WHERE id = ?", (id,)).fetchone()
         return row is not None and row["state"] == "open" and row["expires"] > self.now().timestamp()
 
-    def entries(self, *states: State) -> list[Entry]:
+    def entries(self, *states: AskState) -> list[LedgerEntry]:
         """Return the entries in these states, oldest first."""
         if not self.store.exists:
             return []
@@ -305,13 +310,11 @@ class Ledger:
         if not self.store.exists or not _ID.fullmatch(prefix):
             raise self._unknown(prefix)
         with self.store.reading() as db:
-            found = db.execute(
-                "SELECT id FROM asks WHERE substr(id, 1, ?) = ? LIMIT 2", (len(prefix), prefix)
-            ).fetchall()
-        if len(found) != 1:
+            matching = "SELECT id FROM asks WHERE substr(id, 1, ?) = ? LIMIT 2"
+            ids = [row["id"] for row in db.execute(matching, (len(prefix), prefix))]
+        if len(ids) != 1:
             raise self._unknown(prefix)
-        whole: str = found[0]["id"]
-        return whole
+        return str(ids[0])
 
     def _row(self, db: sqlite3.Connection, id: str) -> sqlite3.Row:  # noqa: A002 - the column's name
         known = isinstance(id, str) and _ID.fullmatch(id)
@@ -337,37 +340,42 @@ class Ledger:
 _PINNED = "SELECT * FROM asks WHERE requester = ? AND label = ? AND pinned AND state = 'approved'"
 
 
-def _entry(row: sqlite3.Row, now: datetime) -> Entry:
+def _entry(row: sqlite3.Row, now: datetime) -> LedgerEntry:
     ask = decode(row["ask"])
-    state: State = row["state"]
-    late = row["expires"] if state == "open" else row["good_until"] if state == "approved" else None
+    state: AskState = row["state"]
+    end = {"open": row["expires"], "approved": row["good_until"]}.get(state)
     approval = None
     if row["approver"]:
         decision = state if state in ("denied", "expired") else "approved"
-        at, until = (_time(row[name]) for name in ("decided", "good_until"))
-        who = {"approver": row["approver"], "reason": row["reason"]}
-        approval = ask.answer(decision, **who, at=at, expires=until, pinned=bool(row["pinned"]))
-    if late is not None and late <= now.timestamp():
+        approval = ask.answer(
+            decision,
+            approver=row["approver"],
+            reason=row["reason"],
+            at=_time(row["decided"]),
+            expires=_time(row["good_until"]),
+            pinned=bool(row["pinned"]),
+        )
+    if end is not None and end <= now.timestamp():
         state = "expired"
-    return Entry(ask=ask, state=state, approval=approval, uses=row["uses"])
+    return LedgerEntry(ask=ask, state=state, approval=approval, uses=row["uses"])
 
 
-def unusable(given: Approval) -> str | None:
+def unusable(answer: Approval) -> str | None:
     """Return why an answer can't be stored; None if it can. The types must be checked because third-party code may have
     made it.
     """
-    if given.decision not in ("approved", "denied", "expired"):
+    if answer.decision not in ("approved", "denied", "expired"):
         return "its decision is neither `approved` nor `denied`"
     for name in ("approver", "reason"):
-        if not isinstance(getattr(given, name), str):
+        if not isinstance(getattr(answer, name), str):
             return f"its {name} is not text"
     for name in ("at", "expires"):
-        time = getattr(given, name)
+        time = getattr(answer, name)
         if not isinstance(time, datetime) or time.utcoffset() is None:
             return f"`{name}` is not a time with a time zone"
         if not _FIRST_YEAR <= time.year <= LAST_YEAR:
             return f"`{name}` is in the year {time.year}, and {LAST_YEAR} is the last one that can be kept"
-    return None if isinstance(given.pinned, bool) else "`pinned` is neither true nor false"
+    return None if isinstance(answer.pinned, bool) else "`pinned` is neither true nor false"
 
 
 def _time(seconds: float) -> datetime:
@@ -375,7 +383,8 @@ def _time(seconds: float) -> datetime:
     return datetime.fromtimestamp(min(max(seconds, 0.0), _LAST_TIME), UTC)
 
 
-def _said(approval: Approval) -> dict[str, Any]:
+def _answer_data(approval: Approval) -> dict[str, Any]:
+    """Return the parts of an answer that its audit record has."""
     return {
         "approver": approval.approver,
         "reason": approval.reason,
@@ -384,7 +393,7 @@ def _said(approval: Approval) -> dict[str, Any]:
     }
 
 
-def _about(ask: Ask) -> dict[str, Any]:
+def _ask_data(ask: Ask) -> dict[str, Any]:
     """Return the parts of a question that its audit record has. The rest is in the ledger and in the run's intent."""
     return {
         "requester": ask.requester,

@@ -114,8 +114,8 @@ def _scripts(ask: Ask) -> Iterator[str]:
 
 def _risk(finding: Finding) -> str:
     where = f" (line {finding.line})" if finding.line else ""
-    found = f": {_line(finding.text)}" if finding.text else ""
-    return f"  {finding.decision}  {_line(finding.reason)} [{_line(finding.rule)}]{where}{found}"
+    text = f": {_line(finding.text)}" if finding.text else ""
+    return f"  {finding.decision}  {_line(finding.reason)} [{_line(finding.rule)}]{where}{text}"
 
 
 def _effect(effect: Effect) -> Iterator[str]:

@@ -63,10 +63,10 @@ def summary(ask: Ask) -> dict[str, Any]:
     redactor = Redactor()
 
     def text(value: str) -> str:
-        cleaned, found = clean(value, redactor)  # a secret may be split by invisible characters
-        told = visible(cleaned if found else value)
-        more = len(told) - _MAX_TEXT
-        return told if more <= 0 else f"{told[:_MAX_TEXT]}… ({more:,} more characters)"
+        cleaned, secrets = clean(value, redactor)  # a secret may be split by invisible characters
+        shown = visible(cleaned if secrets else value)
+        more = len(shown) - _MAX_TEXT
+        return shown if more <= 0 else f"{shown[:_MAX_TEXT]}… ({more:,} more characters)"
 
     return {
         "id": ask.id,

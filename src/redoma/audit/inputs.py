@@ -135,15 +135,15 @@ class Inputs:
         fits = tally.size + size <= self._max_total and tally.count < MAX_FILES
         if fits and 0 <= now - tally.swept < _SWEEP_EVERY:
             return tally
-        found: list[tuple[float, int, str]] = []
+        files: list[tuple[float, int, str]] = []
         with os.scandir(directory) as entries:
             for entry in entries:
                 if _NAME.match(entry.name):
                     about = entry.stat(follow_symlinks=False)
-                    found.append((about.st_mtime, about.st_size, entry.name))
-        total, count = sum(one[1] for one in found), len(found)
+                    files.append((about.st_mtime, about.st_size, entry.name))
+        total, count = sum(one[1] for one in files), len(files)
         share = 1.0 if total + size <= self._max_total and count < MAX_FILES else _LEFT_BY_A_SWEEP
-        for used, length, name in sorted(found):
+        for used, length, name in sorted(files):
             young = used >= now - self._days * 86400
             if young and total + size <= share * self._max_total and count < share * MAX_FILES:
                 break

@@ -62,8 +62,8 @@ class AuditLog:
             )
         self.directory = directory
         self._retention_days, self._fsync, self._now = retention_days, fsync, now
-        self._kept: _Files | None = None
-        self._kept_in_use = threading.Lock()
+        self._files: _Files | None = None
+        self._files_in_use = threading.Lock()
 
     @classmethod
     def configured(cls, config: AuditConfig) -> AuditLog:
@@ -85,19 +85,20 @@ class AuditLog:
 
     def _append(self, kind: str, run: str, data: Mapping[str, Any]) -> tuple[Record, list[Written]]:
         try:
-            # in use by another thread, whose lock would not exclude us
-            if not self._kept_in_use.acquire(blocking=False):
+            # Another thread uses our files: its lock on them would not exclude us.
+            if not self._files_in_use.acquire(blocking=False):
                 return self._write(_Files(self.directory), kind, run, data)
             try:
-                files, self._kept = self._kept, None
+                files, self._files = self._files, None
                 # Not in a forked child: it shares a lock that was taken before the fork with the parent.
                 if files is None or files.owner != os.getpid() or not files.are_current():
                     files = _Files(self.directory)
                 written = self._write(files, kind, run, data)
-                self._kept = files if files.log_count == 1 else None  # on a new day the old log is closed with the rest
+                # On a new day the old log is closed with the rest.
+                self._files = files if files.log_count == 1 else None
                 return written
             finally:
-                self._kept_in_use.release()
+                self._files_in_use.release()
         except OSError as error:
             how = ": set REDOMA_STATE_DIR, or `audit.directory` if the configuration has it"
             raise os_failure(f"the audit log in {self.directory} can't be written", error, to_choose=how) from error
@@ -107,15 +108,15 @@ class AuditLog:
         try:
             writer = _Writer(files, self.directory, self._now().astimezone(UTC), fsync=self._fsync)
             writer.recover()
-            writer.turn_day(self._retention_days)
+            writer.start_new_day(self._retention_days)
             return writer.put(kind, run, data), writer.written
         finally:
             unlock(files.lock)
 
     def close(self) -> None:
         """Close the files that are kept open between records. The next record opens them again."""
-        with self._kept_in_use:
-            self._kept = None
+        with self._files_in_use:
+            self._files = None
 
     def verify(self, expected_head: str | None = None) -> Verification:
         """Check every record. `expected_head` is a hash from an earlier verification, kept where it can't be
@@ -152,7 +153,7 @@ class _Files:
         self._opened = contextlib.ExitStack()
         weakref.finalize(self, self._opened.close)
         self._identities: dict[str, tuple[int, int]] = {}
-        self._listed = 0
+        self._listed_at = 0
         self.directory = self._opened.enter_context(closing(open_directory(path, create=True)))
         about = require_ours(self.directory, path)
         self._identity = about.st_dev, about.st_ino
@@ -160,7 +161,7 @@ class _Files:
         self._head = self._log = -1
         self._log_name = ""
         self.log_count = 0
-        self.head_known: tuple[bytes, Head] | None = None
+        self.last_head: tuple[bytes, Head] | None = None
         """What the head's file had when it was last read or written, and what that means."""
 
     def _open(self, name: str, flags: int) -> int:
@@ -206,13 +207,13 @@ class _Files:
     def newer_than(self, name: str) -> list[str]:
         """Return the log files after this one. The directory is listed again only if it has changed since."""
         changed = os.fstat(self.directory).st_ctime_ns
-        if name == self._log_name and changed == self._listed:
+        if name == self._log_name and changed == self._listed_at:
             return []
         newer = sorted(each for each in os.listdir(self.directory) if each > name and is_log_name(each))
         # The kernel's clock moves in steps: another change within the same step, or in the future, looks like no
         # change.
         settled = time.time_ns() - changed > _SETTLED
-        self._listed = changed if settled and not newer else 0
+        self._listed_at = changed if settled and not newer else 0
         return newer
 
 
@@ -228,12 +229,12 @@ class _Writer:
         self._log_fd = self._open_log()
 
     def _read_head(self) -> Head:
-        data, known = os.pread(self._head_fd, _HEAD_SIZE, 0), self._files.head_known
+        data, known = os.pread(self._head_fd, _HEAD_SIZE, 0), self._files.last_head
         if known is not None and data == known[0]:  # as nearly always: nobody else has written
             return known[1]
         try:
             head = msgspec.json.decode(data, type=resolved(Head))
-            self._files.head_known = data, head
+            self._files.last_head = data, head
             return head
         except ValueError as error:
             if any(is_log_name(name) for name in os.listdir(self._directory)):
@@ -276,7 +277,7 @@ class _Writer:
 
     def _move_head(self, head: Head) -> Head:
         data = msgspec.json.encode(head).ljust(_HEAD_SIZE - 1) + b"\n"
-        self._files.head_known = data, head
+        self._files.last_head = data, head
         os.pwrite(self._head_fd, data, 0)
         if self._fsync and head.offset == 0:
             # A head that is behind within its file does no harm, so it is synced only when the file changes.
@@ -290,16 +291,16 @@ class _Writer:
         ending = b'"hash":"%b"}\n' % self.head.hash.encode()
         if self.head.offset and os.pread(self._log_fd, len(ending), self.head.offset - len(ending)) != ending:
             raise self._damaged(f"{self.head.file} does not hold record {self.head.seq} where it was written")
-        self._take_over()
+        self._advance_head()
         for name in self._files.newer_than(self.head.file):
             # A power cut may have lost the heads of whole days; writing on here would begin a second chain. An empty
             # file was never ours: we write into a file only after the head has named it.
             if os.stat(name, dir_fd=self._directory, follow_symlinks=False).st_size:
                 self.head = msgspec.structs.replace(self.head, file=name, offset=0)
                 self._log_fd = self._open_log()
-                self._take_over()
+                self._advance_head()
 
-    def _take_over(self) -> None:
+    def _advance_head(self) -> None:
         """Move the head to the end of its file."""
         if (size := os.fstat(self._log_fd).st_size) <= self.head.offset:
             return
@@ -327,7 +328,7 @@ class _Writer:
         digest = hashlib.sha256(fragment).hexdigest()
         self.put("recovered", "", {"bytes": len(fragment), "sha256": digest, "file": name})
 
-    def turn_day(self, retention_days: int) -> None:
+    def start_new_day(self, retention_days: int) -> None:
         """Continue in a new file on a new day. A clock set back changes nothing: the newest file stays the newest."""
         if self._today <= self.head.file:
             return

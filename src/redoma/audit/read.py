@@ -27,13 +27,13 @@ def records(path: Path, since: datetime | None = None, kinds: Container[str] | N
 
 
 def tail(path: Path, count: int) -> list[Record]:
-    found: list[Record] = []
+    newest_records: list[Record] = []
     for name in reversed(_names(path)):
-        if len(found) >= count:
+        if len(newest_records) >= count:
             break
-        newest = deque(_lines(path, name), maxlen=count - len(found))
-        found[:0] = filter(None, [_decode(name, number, raw) for number, raw in newest])
-    return found
+        newest = deque(_lines(path, name), maxlen=count - len(newest_records))
+        newest_records[:0] = filter(None, [_decode(name, number, raw) for number, raw in newest])
+    return newest_records
 
 
 def show(path: Path, id_prefix: str) -> list[Record]:

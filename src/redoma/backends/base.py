@@ -145,7 +145,7 @@ EVERYTHING = "."
 """The path of the entry that refuses all changes of a run, because the entries before it are incomplete."""
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True):
+class OverlayEntry(msgspec.Struct, frozen=True, kw_only=True):
     """One change that a run left in the overlay above a project, read after all processes of the run had ended.
 
     Entries come in the order of a walk: a directory before its content. Their paths have been checked not to leave the
@@ -193,7 +193,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     left_out: dict[str, str] = {}
     displays: tuple[Display, ...] = ()
     """What it displayed besides its output. The text is not redacted yet."""
-    entries: tuple[Entry, ...] | None = None
+    entries: tuple[OverlayEntry, ...] | None = None
     """The content of the overlay after the run; None if there was no overlay, or it was lost with the run."""
     network: tuple[NetworkRequest, ...] = ()
     """The requests that it made to hosts, including refused ones."""
@@ -256,7 +256,7 @@ class Control:
         self.write_now: Callable[[bytes], int] | None = None
         """Takes input while the backend waits in `read`, and returns how many bytes of it: so a small message need not
         wait for a turn of the event loop. Set by the backend, if it can."""
-        self.read_changes: Callable[[str], Awaitable[tuple[Entry, ...]]] | None = None
+        self.read_changes: Callable[[str], Awaitable[tuple[OverlayEntry, ...]]] | None = None
         """Reads what the run has changed in its project so far, into a stage as `RunOver` has it; where it can be had
         while the run goes on."""
         self.isolation: Isolation | None = None

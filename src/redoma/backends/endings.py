@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from ..models import Display, Isolation, Limits, Request, Seed, Status, Usage
-from .base import Entry, Outcome, exceeded
+from .base import Outcome, OverlayEntry, exceeded
 
 _LIMIT_SIGNALS: dict[int, str] = {signal.SIGXFSZ: "file_size", signal.SIGXCPU: "cpu"}
 
@@ -98,7 +98,7 @@ class Ending(msgspec.Struct, frozen=True, kw_only=True):
         seed: Seed | None = None,
         files: dict[str, bytes] | None = None,
         left_out: dict[str, str] | None = None,
-        entries: tuple[Entry, ...] | None = None,
+        entries: tuple[OverlayEntry, ...] | None = None,
         displays: tuple[Display, ...] = (),
     ) -> Outcome:
         """Return the outcome of a run that ended like this. `value` is used only if it succeeded, `exception` only if

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from ..backends.base import Entry
+from ..backends.base import OverlayEntry
 from ..lib.errors import EnvironmentProblem
 from ..lib.types import resolved
 from ..models import Limits, NetworkRequest, Result, Status
@@ -103,7 +103,7 @@ class _Report(msgspec.Struct, frozen=True):
     install: list[_Installed] = []
 
 
-def take(entries: Iterable[Entry], new: New) -> tuple[Package, ...]:
+def take(entries: Iterable[OverlayEntry], new: New) -> tuple[Package, ...]:
     """Move the files that the install cell left into `new`, and return the packages that pip reported. Slow.
 
     Raises `EnvironmentProblem` for anything but files and directories.

@@ -27,9 +27,9 @@ class Field(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A unified diff, if the texts of both are available."""
 
 
-def compared(before: Outcome, after: Outcome) -> tuple[Field, ...]:
+def compare_outcomes(before: Outcome, after: Outcome) -> tuple[Field, ...]:
     """Return the fields of two outcomes, each with whether it is the same."""
-    return (*_ending(before, after), *_printed(before, after), *_left(before, after), *_used(before, after))
+    return (*_ending(before, after), *_printed(before, after), *_files(before, after), *_used(before, after))
 
 
 def _field(name: str, before: Any, after: Any, *, same: bool | None = None, diff: str = "") -> Field:
@@ -61,7 +61,7 @@ def _printed(before: Outcome, after: Outcome) -> Iterator[Field]:
 
 
 def _stream(stream: Literal["stdout", "stderr"], before: Outcome, after: Outcome) -> Iterator[Field]:
-    """Compare a stream: all of it if it was kept, otherwise as much as the result had."""
+    """Compare a stream: all of it if it was shown, otherwise as much as the result had."""
     was, now = (each.artifacts.get(stream) or getattr(each, stream) for each in (before, after))
     if not was.size and not now.size:
         return
@@ -78,7 +78,7 @@ def _text(stream: Literal["stdout", "stderr"], outcome: Outcome) -> str:
     return (outcome.result if stream == "stdout" and not outcome.value else "") if text is None else text
 
 
-def _left(before: Outcome, after: Outcome) -> Iterator[Field]:
+def _files(before: Outcome, after: Outcome) -> Iterator[Field]:
     """Compare files, and changes to a project."""
     if before.files or after.files:
         names = [", ".join(f"{file.name} ({file.size} bytes)" for file in each.files) for each in (before, after)]
@@ -86,11 +86,11 @@ def _left(before: Outcome, after: Outcome) -> Iterator[Field]:
     if before.effect is None and after.effect is None:
         return
     counts = [each.effect.changes if each.effect else 0 for each in (before, after)]
-    told = [f"{each.effect.changes} changed" if each.effect else "" for each in (before, after)]
+    texts = [f"{each.effect.changes} changed" if each.effect else "" for each in (before, after)]
     paths = [each.effect.paths if each.effect else () for each in (before, after)]
     same = paths[0] == paths[1] and counts[0] == counts[1]
     lines = ["".join(f"{' | '.join(path)}\n" for path in each) for each in paths]
-    yield _field("changes", told[0], told[1], same=same, diff="" if same else _diff(lines[0], lines[1]))
+    yield _field("changes", texts[0], texts[1], same=same, diff="" if same else _diff(lines[0], lines[1]))
 
 
 def _used(before: Outcome, after: Outcome) -> Iterator[Field]:
@@ -107,7 +107,7 @@ def _used(before: Outcome, after: Outcome) -> Iterator[Field]:
 
 def _diff(before: str, after: str) -> str:
     lines = difflib.unified_diff(before.splitlines(), after.splitlines(), "recorded", "replayed", lineterm="")
-    kept = [line for _, line in zip(range(_MAX_LINES + 1), lines, strict=False)]
-    if len(kept) > _MAX_LINES:
-        kept[-1] = "[… and more]"
-    return "".join(f"{line}\n" for line in kept)
+    shown = [line for _, line in zip(range(_MAX_LINES + 1), lines, strict=False)]
+    if len(shown) > _MAX_LINES:
+        shown[-1] = "[… and more]"
+    return "".join(f"{line}\n" for line in shown)

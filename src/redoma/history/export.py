@@ -10,7 +10,7 @@ from typing import Literal, TextIO
 import msgspec
 
 from ..lib.sanitise import visible
-from .search import Run
+from .search import RunSummary
 
 Format = Literal["csv", "json", "jsonl"]
 
@@ -20,14 +20,14 @@ _FORMULA = re.compile(r"""(\A|[,;|\t\r\n])([\s"']*)(?=[=+\-@\uff1d\uff0b\uff0d\u
 _LEADING = ("\t", "\r", "\n", "'")
 
 
-def write(runs: Iterable[Run], file: TextIO, form: Format) -> int:
+def write(runs: Iterable[RunSummary], file: TextIO, form: Format) -> int:
     """Write runs to a file, and return how many. `json` is one array, `jsonl` one object per line, both with texts as
     recorded. In `csv`, texts are made harmless for spreadsheets and terminals.
     """
     count = 0
     if form == "csv":
         table = csv.writer(file, quoting=csv.QUOTE_ALL, lineterminator="\n")
-        table.writerow(Run.__struct_fields__)
+        table.writerow(RunSummary.__struct_fields__)
         for run in runs:
             table.writerow([cell(value) for value in msgspec.structs.astuple(run)])
             count += 1

@@ -11,7 +11,7 @@ import difflib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from itertools import accumulate, islice
+from itertools import islice
 from typing import NamedTuple
 
 import msgspec
@@ -26,7 +26,7 @@ from ..pipeline.executed_files import MISSING, find, visible_to
 from ..policy import Permit, Policy, fingerprint, permit_lines, permit_of
 from ..policy.executed import executes
 from .policies import Judge, PolicyVerdict, Unjudged, unknown
-from .recorded import Recorded, pairs, rebuilt
+from .recorded import RecordedRun, pairs, rebuild
 
 MAX_PERMITS = 200
 """Maximum number of permits that are proposed at once: nobody would read more."""
@@ -99,56 +99,66 @@ class _Key(NamedTuple):
 class _Candidate:
     """One request that was approved, with all its approvals."""
 
-    def __init__(self, run: Recorded) -> None:
+    def __init__(self, run: RecordedRun) -> None:
         self.run = run
         self.approved: list[Approved] = []
         self.rules: tuple[str, ...] = ()
         self.by_digest = False
         self.unanswered = 0
 
+    @property
+    def run_ids(self) -> list[str]:
+        return [each.id for each in self.approved]
+
     def permits(self, not_match: tuple[str, ...] = ()) -> tuple[Permit, ...]:
         request, entry = self.run.judged, self.run.submission.entry
-        made = [permit_of(rule, request, entry, by_digest=self.by_digest, up_to=Decision.PROMPT) for rule in self.rules]
+        permits = [
+            permit_of(rule, request, entry, by_digest=self.by_digest, up_to=Decision.PROMPT) for rule in self.rules
+        ]
         return tuple(
             permit if permit.sha256 else msgspec.structs.replace(permit, match=(permit.text,), not_match=not_match)
-            for permit in made
+            for permit in permits
         )
 
 
-class History:
+def _permits(candidates: dict[_Key, _Candidate]) -> tuple[Permit, ...]:
+    return tuple(permit for candidate in candidates.values() for permit in candidate.permits())
+
+
+class RecordedRuns:
     """The recorded runs. They are read again for each pass, because all of them may not fit into memory."""
 
     def __init__(
         self,
         runs: Callable[[], Iterable[Record]],
         answers: Callable[[], Iterable[Record]],
-        asked: Callable[[], Iterable[Record]],
+        intents: Callable[[], Iterable[Record]],
         inputs: Inputs,
     ) -> None:
         """`runs` returns the records of kind `intent` and `outcome` of one period. `answers` returns the records about
-        approvals, and `asked` those of kind `intent`, both of all time, because an earlier denial still counts.
+        approvals, and `intents` those of kind `intent`, both of all time, because an earlier denial still counts.
         """
-        self._runs, self.answers, self._asked, self._inputs = runs, answers, asked, inputs
+        self._runs, self.answers, self._intents, self._inputs = runs, answers, intents, inputs
 
-    def __iter__(self) -> Iterator[Recorded]:
+    def __iter__(self) -> Iterator[RecordedRun]:
         for intent, outcome in pairs(self._runs()):
             try:
-                yield rebuilt(intent, outcome, self._inputs)
+                yield rebuild(intent, outcome, self._inputs)
             except AuditError:
                 continue  # at worst, something is not proposed
 
-    def said_no(self, refused: set[str]) -> dict[str, str]:
+    def denied(self, refused: set[str]) -> dict[str, str]:
         """Return the requests that a person has denied, given the ids of denied runs: fingerprint → the id of a run."""
-        found: dict[str, str] = {}
-        for intent in self._asked() if refused else ():
+        denied: dict[str, str] = {}
+        for intent in self._intents() if refused else ():
             if intent.id in refused:
                 with suppress(AuditError):
-                    found.setdefault(_key(rebuilt(intent, None, self._inputs)).fingerprint, intent.id)
-        return found
+                    denied.setdefault(_key(rebuild(intent, None, self._inputs)).fingerprint, intent.id)
+        return denied
 
 
 def learn(
-    history: History,
+    runs: RecordedRuns,
     load: Callable[[str | None, tuple[Permit, ...]], Policy],
     *,
     at_least: int = 1,
@@ -159,23 +169,24 @@ def learn(
 
     Raises `AuditError` if the permits would change more than what was approved.
     """
-    answers = _answers(history.answers())
+    answers = _answers(runs.answers())
     left_out: dict[str, list[str]] = defaultdict(list)
-    candidates, count = _candidates(history, answers, left_out)
-    said_no = history.said_no(answers.refused)
+    candidates, count = _candidates(runs, answers, left_out)
+    denied = runs.denied(answers.refused)
     judge = Judge(lambda pack: load(pack, ()))
     for key, candidate in [*candidates.items()]:
-        if why := _objection(candidate, judge, said_no.get(key.fingerprint), at_least):
-            left_out[why].extend(each.id for each in candidate.approved)
-            del candidates[key]
+        if why := _objection(candidate, judge, denied.get(key.fingerprint), at_least):
+            left_out[why] += candidates.pop(key).run_ids
     if candidates:
-        _try(history, candidates, judge, left_out)
+        _narrow(runs, candidates, judge, left_out)
+    # The most often approved first.
     ordered = sorted(candidates.items(), key=lambda item: (-len(item[1].approved), item[1].run.time, item[0]))
-    for (key, candidate), count_so_far in zip(ordered, accumulate(len(each.rules) for _, each in ordered), strict=True):
-        if count_so_far > max_permits:
-            left_out[f"more than {max_permits} would be proposed"].extend(each.id for each in candidate.approved)
-            del candidates[key]
-    passing, near = _verified(history, candidates, load, judge) if candidates else (0, {})
+    total = 0
+    for key, candidate in ordered:
+        total += len(candidate.rules)
+        if total > max_permits:
+            left_out[f"more than {max_permits} would be proposed"] += candidates.pop(key).run_ids
+    passing, near = _verified(runs, candidates, load, judge) if candidates else (0, {})
     return Learned(
         proposals=tuple(
             Proposal(
@@ -205,25 +216,25 @@ class _Answers(NamedTuple):
 
 
 def _answers(records: Iterable[Record]) -> _Answers:
-    found = _Answers({}, set(), set())
+    answers = _Answers({}, set(), set())
     for record in records:
         data, question = record.data, str(record.data.get("approval"))
         if record.kind == "approval.given":
-            found.given[question] = str(data.get("approver")), str(data.get("reason")), bool(data.get("pinned"))
+            answers.given[question] = str(data.get("approver")), str(data.get("reason")), bool(data.get("pinned"))
         elif record.kind == "approval.unpinned":
-            found.taken_back.add(question)
+            answers.taken_back.add(question)
         elif record.kind == "approval.denied" and data.get("approver") not in (None, "redoma"):
-            found.refused.add(record.id)  # `redoma` denies if an approver fails; that is not a person's decision
-    return found
+            answers.refused.add(record.id)  # `redoma` denies if an approver fails; that is not a person's decision
+    return answers
 
 
 def _candidates(
-    history: History, answers: _Answers, left_out: dict[str, list[str]]
+    runs: RecordedRuns, answers: _Answers, left_out: dict[str, list[str]]
 ) -> tuple[dict[_Key, _Candidate], int]:
     """Return the requests that were approved, and the number of approved runs. Adds to `left_out`."""
     candidates: dict[_Key, _Candidate] = {}
     count = 0
-    for run in history:
+    for run in runs:
         approval = run.intent.approval.id if run.intent.approval else ""
         if not run.approver or run.status in _REFUSED:
             continue
@@ -252,11 +263,11 @@ def _candidates(
     return candidates, count
 
 
-def _key(run: Recorded) -> _Key:
+def _key(run: RecordedRun) -> _Key:
     return _Key(fingerprint(run.judged, run.submission.entry), run.submission.policy)
 
 
-def _unfit(run: Recorded) -> str:
+def _unfit(run: RecordedRun) -> str:
     """Return why no permit can be made for it; empty if one can."""
     if run.request.secrets:
         return "it had secrets: no file may say which request they went with"
@@ -269,7 +280,7 @@ def _unfit(run: Recorded) -> str:
     return ""
 
 
-def _runs_files(run: Recorded) -> bool:
+def _runs_files(run: RecordedRun) -> bool:
     """Return whether a run executes files of the host. An approval is bound to their content, but a permit is not."""
     request, found = run.request, executes(run.request)
     if run.submission.entry and request.backend == "docker":  # its volumes at that time are not on record
@@ -291,45 +302,46 @@ def _objection(candidate: _Candidate, judge: Judge, denied: str | None, at_least
     if _runs_files(candidate.run):
         return "it runs files of the host: what they hold was approved as well, and a permit can't say that"
     try:
-        said = judge.judge(candidate.run)
+        verdict = judge.judge(candidate.run)
     except Unjudged as error:
         return f"the record doesn't have {error}"
-    if said.decision is Decision.FORBID:
-        return f"it is forbidden now ({', '.join(said.deciding)}), and a block is never loosened"
-    if said.decision is Decision.ALLOW:
+    if verdict.decision is Decision.FORBID:
+        return f"it is forbidden now ({', '.join(verdict.deciding)}), and a block is never loosened"
+    if verdict.decision is Decision.ALLOW:
         return "it passes already"
-    candidate.rules = said.deciding
+    candidate.rules = verdict.deciding
     return ""
 
 
-def _try(history: History, candidates: dict[_Key, _Candidate], judge: Judge, left_out: dict[str, list[str]]) -> None:
+def _narrow(
+    runs: RecordedRuns, candidates: dict[_Key, _Candidate], judge: Judge, left_out: dict[str, list[str]]
+) -> None:
     """Narrow permits that would cover more of the history than was approved.
 
     A permit by text also covers the same text with a lower time limit, or with other output files. If such a request
     was made and not approved, the permit uses the digest instead. No permit can tell apart the same request under
     another pack, or with input while it runs. If that was asked about and not approved, the candidate is dropped.
     """
-    permits = tuple(permit for candidate in candidates.values() for permit in candidate.permits())
-    learned = Policy(name="learned", rules=(), permits=permits)
-    prints = {key.fingerprint for key in candidates}
-    dropped: set[_Key] = set()
-    for run in history:
-        key = _key(run)
-        if (key in candidates and not run.submission.unread_input) or run.submission.live_input:
+    permits = Policy(name="learned", rules=(), permits=_permits(candidates))
+    fingerprints = {key.fingerprint for key in candidates}
+    ambiguous: set[str] = set()
+    for run in runs:
+        key, submission = _key(run), run.submission
+        approved = key in candidates and not submission.unread_input
+        if approved or submission.live_input or not permits.covering(run.judged, submission.entry):
             continue
-        if not learned.covering(run.judged, run.submission.entry):
-            continue
-        if key.fingerprint not in prints:
+        if key.fingerprint not in fingerprints:
             for candidate in candidates.values():
-                candidate.by_digest = candidate.by_digest or candidate.run.judged.text == run.judged.text
-        elif _asks(judge, run):
-            dropped |= {each for each in candidates if each.fingerprint == key.fingerprint}
-    for key in dropped:
+                if candidate.run.judged.text == run.judged.text:
+                    candidate.by_digest = True
+        elif _prompts(judge, run):
+            ambiguous.add(key.fingerprint)
+    for key in [key for key in candidates if key.fingerprint in ambiguous]:
         why = "the same was asked for under another policy, or with input while it ran, and not approved so"
-        left_out[why].extend(each.id for each in candidates.pop(key).approved)
+        left_out[why] += candidates.pop(key).run_ids
 
 
-def _asks(judge: Judge, run: Recorded) -> bool:
+def _prompts(judge: Judge, run: RecordedRun) -> bool:
     try:
         return judge.judge(run).decision is Decision.PROMPT
     except Unjudged:
@@ -337,7 +349,7 @@ def _asks(judge: Judge, run: Recorded) -> bool:
 
 
 def _verified(
-    history: History,
+    runs: RecordedRuns,
     candidates: dict[_Key, _Candidate],
     load: Callable[[str | None, tuple[Permit, ...]], Policy],
     judge: Judge,
@@ -347,11 +359,11 @@ def _verified(
 
     Raises `AuditError` if the permits would change more than what was approved.
     """
-    permits = tuple(permit for candidate in candidates.values() for permit in candidate.permits())
+    permits = _permits(candidates)
     learned = Judge(lambda pack: load(pack, permits), judge.last)
     passing, near = 0, dict[str, dict[str, None]]()
     wanted = {rule for candidate in candidates.values() for rule in candidate.rules}
-    for run in history:
+    for run in runs:
         try:
             before, after = judge.judge(run), learned.judge(run)
         except Unjudged:
@@ -371,11 +383,11 @@ def _verified(
     return passing, near
 
 
-def _note_text(near: dict[str, dict[str, None]], wanted: set[str], run: Recorded, said: PolicyVerdict) -> None:
+def _note_text(near: dict[str, dict[str, None]], wanted: set[str], run: RecordedRun, verdict: PolicyVerdict) -> None:
     text = run.judged.text
-    if said.decision is Decision.ALLOW or not text.isprintable() or len(text) > _MAX_NEAR_TEXT or unknown(run):
+    if verdict.decision is Decision.ALLOW or not text.isprintable() or len(text) > _MAX_NEAR_TEXT or unknown(run):
         return
-    for rule in wanted.intersection(said.deciding):
+    for rule in wanted.intersection(verdict.deciding):
         texts = near.setdefault(f"{run.judged.language} {rule}", {})
         if len(texts) < _MAX_NEAR:
             texts[text] = None

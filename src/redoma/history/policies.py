@@ -19,7 +19,7 @@ from ..lib.errors import AuditError, PolicyError
 from ..lib.text import shorten
 from ..models import Decision, Request
 from ..policy import Policy, Reading, evaluate, fingerprint
-from .recorded import Recorded, rebuilt
+from .recorded import RecordedRun, rebuild
 
 Group = Literal["forbidden", "prompt", "pass"]
 """Newly forbidden, newly prompting, newly passing."""
@@ -46,7 +46,7 @@ class PolicyVerdict(NamedTuple):
     """All rules that matched, permitted or not."""
 
 
-class Last:
+class LastReading:
     """Remembers the facts of the last request. Parsing is expensive, and two judges evaluate each request in turn."""
 
     def __init__(self) -> None:
@@ -63,9 +63,9 @@ class Judge:
     share `last`.
     """
 
-    def __init__(self, load: Callable[[str | None], Policy], last: Last | None = None) -> None:
+    def __init__(self, load: Callable[[str | None], Policy], last: LastReading | None = None) -> None:
         self._load = load
-        self.last = last or Last()
+        self.last = last or LastReading()
         self._policies: dict[str | None, Policy] = {}
         self._known: dict[tuple[object, ...], PolicyVerdict] = {}
         self.evaluated = 0
@@ -76,7 +76,7 @@ class Judge:
             self._policies[pack] = self._load(pack)
         return self._policies[pack]
 
-    def judge(self, run: Recorded) -> PolicyVerdict:
+    def judge(self, run: RecordedRun) -> PolicyVerdict:
         """Return the policy's verdict on a recorded run. Raises `Unjudged` if it can't be determined exactly."""
         try:
             policy = self.policy(run.submission.policy)
@@ -92,15 +92,15 @@ class Judge:
             tuple(run.judged.secrets),
             fingerprint(run.judged, run.submission.entry),
         )
-        if (said := self._known.get(key)) is None:
-            said = self._known[key] = self._evaluated(policy, run)
+        if (verdict := self._known.get(key)) is None:
+            verdict = self._known[key] = self._evaluate(policy, run)
             if len(self._known) > _REMEMBERED:
                 self._known.clear()
         if missing and not run.judged.secrets:
-            _must_not_be_permitted(policy, run, said)
-        return _objected(run, said) if run.submission.objections else said
+            _must_not_be_permitted(policy, run, verdict)
+        return _with_objections(run, verdict) if run.submission.objections else verdict
 
-    def _evaluated(self, policy: Policy, run: Recorded) -> PolicyVerdict:
+    def _evaluate(self, policy: Policy, run: RecordedRun) -> PolicyVerdict:
         self.evaluated += 1
         about = {"reach": run.intent.reach, "live_input": run.submission.live_input, "entry": run.submission.entry}
         evaluation = evaluate(policy, run.judged, **about, reading=self.last.of(run.judged))  # type: ignore[arg-type]
@@ -108,12 +108,12 @@ class Judge:
         return PolicyVerdict(evaluation.decision, deciding, frozenset(finding.rule for finding in evaluation.findings))
 
 
-def unknown(run: Recorded) -> frozenset[str]:
+def unknown(run: RecordedRun) -> frozenset[str]:
     """Return the missing parts of a request that an evaluation or a permit may read."""
     return frozenset(run.missing) - _UNREAD - run.unread if run.missing else _NOTHING
 
 
-def _must_be_readable(run: Recorded, missing: Iterable[str]) -> None:
+def _must_be_readable(run: RecordedRun, missing: Iterable[str]) -> None:
     """Raise `Unjudged` if anything that rules read is not recorded."""
     from ..policy.shell.variables import may_be_hook
 
@@ -126,7 +126,7 @@ def _must_be_readable(run: Recorded, missing: Iterable[str]) -> None:
         raise Unjudged(f"the secret {hooks[0]}")
 
 
-def _must_not_be_permitted(policy: Policy, run: Recorded, said: PolicyVerdict) -> None:
+def _must_not_be_permitted(policy: Policy, run: RecordedRun, verdict: PolicyVerdict) -> None:
     """Raise `Unjudged` if a permit might cover it: a permit is for a whole request, and part of this one is missing."""
     text = run.judged.text
     if run.submission.live_input:
@@ -135,19 +135,19 @@ def _must_not_be_permitted(policy: Policy, run: Recorded, said: PolicyVerdict) -
         same = (
             permit.language == run.judged.language
             and permit.entry == run.submission.entry
-            and permit.rule in said.rules
+            and permit.rule in verdict.rules
         )
         if same and (permit.sha256 or permit.text == text):
             raise Unjudged(f"a part of what a permit is about: {next(iter(run.missing))}")
 
 
-def _objected(run: Recorded, said: PolicyVerdict) -> PolicyVerdict:
+def _with_objections(run: RecordedRun, verdict: PolicyVerdict) -> PolicyVerdict:
     """Return the verdict combined with the objections of the run's executor, which count whatever the policy says."""
     strictest = max(finding.decision for finding in run.submission.objections)
-    decision = max(strictest, said.decision)
+    decision = max(strictest, verdict.decision)
     theirs = [finding.rule for finding in run.submission.objections if finding.decision is decision]
-    deciding = tuple(dict.fromkeys([*theirs, *(said.deciding if said.decision is decision else ())]))
-    return PolicyVerdict(decision, deciding, said.rules.union(finding.rule for finding in run.submission.objections))
+    deciding = tuple(dict.fromkeys([*theirs, *(verdict.deciding if verdict.decision is decision else ())]))
+    return PolicyVerdict(decision, deciding, verdict.rules.union(finding.rule for finding in run.submission.objections))
 
 
 class Example(msgspec.Struct, frozen=True, kw_only=True):
@@ -208,8 +208,8 @@ def compare(
     requests = differs = 0
     for record in intents:
         try:
-            run = rebuilt(record, None, inputs)
-            said = judge.judge(run)
+            run = rebuild(record, None, inputs)
+            verdict = judge.judge(run)
         except AuditError:
             unjudged["its record is not understood"] += 1
             continue
@@ -218,14 +218,14 @@ def compare(
             continue
         requests += 1
         if current is not None and run.intent.policy_digest != current.policy(run.submission.policy).digest:
-            differs += _says(current, run) is not run.intent.decision
-        if said.decision is run.intent.decision:
+            differs += _decision_of(current, run) is not run.intent.decision
+        if verdict.decision is run.intent.decision:
             continue
-        group = GROUPS[said.decision]
+        group = GROUPS[verdict.decision]
         totals[group] += 1
-        changes[f"{run.intent.decision} → {said.decision}"] += 1
-        by_rule[group].update(said.deciding or tuple(dict.fromkeys(run.intent.rules)))
-        _show(shown[group], run, said, examples)
+        changes[f"{run.intent.decision} → {verdict.decision}"] += 1
+        by_rule[group].update(verdict.deciding or tuple(dict.fromkeys(run.intent.rules)))
+        _add_example(shown[group], run, verdict, examples)
     return Comparison(
         requests=requests,
         unchanged=requests - totals.total(),
@@ -234,21 +234,23 @@ def compare(
         passing=totals["pass"],
         changes=dict(changes.most_common()),
         by_rule={group: dict(counts.most_common()) for group, counts in by_rule.items()},
-        examples={group: list(kept.values()) for group, kept in shown.items()},
+        examples={group: list(newest.values()) for group, newest in shown.items()},
         unjudged=dict(unjudged.most_common()),
         differs_now=differs,
         evaluated=judge.evaluated,
     )
 
 
-def _says(current: Judge, run: Recorded) -> Decision | None:
+def _decision_of(current: Judge, run: RecordedRun) -> Decision | None:
     try:
         return current.judge(run).decision
     except Unjudged:
         return run.intent.decision  # an unknown verdict is not a difference
 
 
-def _show(kept: dict[tuple[str, str], Example], run: Recorded, said: PolicyVerdict, max_kept: int) -> None:
+def _add_example(
+    examples: dict[tuple[str, str], Example], run: RecordedRun, verdict: PolicyVerdict, max_examples: int
+) -> None:
     """Keep the newest examples, each text once, oldest first."""
     text = run.judged.text
     example = Example(
@@ -259,11 +261,11 @@ def _show(kept: dict[tuple[str, str], Example], run: Recorded, said: PolicyVerdi
         text=shorten(text, _MAX_TEXT),
         before=run.intent.decision,
         before_rules=tuple(dict.fromkeys(run.intent.rules)),
-        after=said.decision,
-        after_rules=said.deciding,
+        after=verdict.decision,
+        after_rules=verdict.deciding,
     )
     key = (run.judged.language, text)
-    kept.pop(key, None)
-    kept[key] = example
-    if len(kept) > max_kept:
-        del kept[next(iter(kept))]
+    examples.pop(key, None)
+    examples[key] = example
+    if len(examples) > max_examples:
+        del examples[next(iter(examples))]

@@ -20,7 +20,7 @@ NOT_KEPT = "redoma: the secret {name} was not kept"
 """Placeholder for the value of a secret. If a replay prints it, it is redacted like the value was."""
 
 
-class Recorded(msgspec.Struct, frozen=True, kw_only=True):
+class RecordedRun(msgspec.Struct, frozen=True, kw_only=True):
     """One recorded run."""
 
     id: str
@@ -59,12 +59,12 @@ def is_kept(intent: Record) -> bool:
     return not (isinstance(missing, dict) and UNWANTED in missing.values())
 
 
-def recorded(records: Iterable[Record], inputs: Inputs | None = None) -> Iterator[Recorded]:
+def recorded(records: Iterable[Record], inputs: Inputs | None = None) -> Iterator[RecordedRun]:
     """Yield the runs in the order in which they ended, then those without an end. Without `inputs`, the contents of
     standard input and files are missing.
     """
     for intent, outcome in pairs(records):
-        yield rebuilt(intent, outcome, inputs)
+        yield rebuild(intent, outcome, inputs)
 
 
 def pairs(records: Iterable[Record]) -> Iterator[tuple[Record, Record | None]]:
@@ -81,7 +81,7 @@ def pairs(records: Iterable[Record]) -> Iterator[tuple[Record, Record | None]]:
         yield intent, None
 
 
-def rebuilt(begun: Record, ended: Record | None = None, inputs: Inputs | None = None) -> Recorded:
+def rebuild(begun: Record, ended: Record | None = None, inputs: Inputs | None = None) -> RecordedRun:
     """Return one run from its two records. Raises `AuditError` if one of them can't be decoded."""
     intent = read_intent(begun)
     missing = dict(intent.missing)
@@ -92,7 +92,7 @@ def rebuilt(begun: Record, ended: Record | None = None, inputs: Inputs | None = 
         raise AuditError(
             f"run {begun.id} can't be rebuilt", why=f"its record is not understood ({error})", next="see `audit show`"
         ) from error
-    return Recorded(
+    return RecordedRun(
         id=begun.id,
         time=begun.time,
         intent=intent,

@@ -32,8 +32,8 @@ from ..pipeline.results import outcome_record
 from ..policy import Policy, evaluate
 from ..redaction import Redactor
 from ..workspace.protected import must_be_a_project
-from .compare import Field, compared
-from .recorded import Recorded
+from .compare import Field, compare_outcomes
+from .recorded import RecordedRun
 from .sources import sources
 
 _SANDBOXES = ("jail", "docker", "monty", "lean")
@@ -44,7 +44,7 @@ _IRRELEVANT = ("policy", "requester", "reason", "label", "secrets")
 """Parts that may be missing without changing what the run does. (Secrets are replaced by placeholders.)"""
 
 
-class Replayed(msgspec.Struct, frozen=True, kw_only=True):
+class ReplayResult(msgspec.Struct, frozen=True, kw_only=True):
     """The outcome of a replay."""
 
     id: str
@@ -66,8 +66,8 @@ class Replayed(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(field.name for field in self.fields if field.state == "different")
 
 
-class _Verdicts(NamedTuple):
-    """The verdicts of the policy at the time of the run, if it is still known, and of the current policy."""
+class _Evaluations(NamedTuple):
+    """The request by the policy at the time of the run, if that is still known, and by the current policy."""
 
     then: Evaluation | None
     now: Evaluation
@@ -75,9 +75,10 @@ class _Verdicts(NamedTuple):
     """Whether everything that was judged is on record."""
 
     @property
-    def forbidden(self) -> Evaluation | None:
-        said = [each for each in (self.now, self.then) if each is not None and each.decision is Decision.FORBID]
-        return said[0] if said else None
+    def forbidding(self) -> Evaluation | None:
+        """The evaluation that forbids it, if one does."""
+        forbidding = (each for each in (self.now, self.then) if each and each.decision is Decision.FORBID)
+        return next(forbidding, None)
 
 
 class Replayer:
@@ -111,31 +112,31 @@ class Replayer:
         with self._stack:
             await self._executor.aclose()
 
-    async def replay(self, run: Recorded) -> Replayed:
+    async def replay(self, run: RecordedRun) -> ReplayResult:
         """Run a recorded run again and compare. Raises `AuditError` if that can't be recorded; then it is not run."""
         if (why := _impossible(run)) or run.outcome is None:
-            return Replayed(id=run.id, verdict="impossible", why=why)
+            return ReplayResult(id=run.id, verdict="impossible", why=why)
         try:
-            judged = self._judged(run)
-            submission, more = self._submission(run)
+            evaluations = self._evaluate(run)
+            submission, submission_notes = self._submission(run)
         except RedomaError as error:
-            return Replayed(id=run.id, verdict="impossible", why=str(error))
-        verdict = _verdict(run, judged)
-        notes = list(_policy_notes(run, judged))
-        if Status(run.status).ending in ("refused", "pending") or judged.forbidden is not None:
-            return self._unrun(run, judged, verdict, notes)
-        notes += more
+            return ReplayResult(id=run.id, verdict="impossible", why=str(error))
+        verdict = _verdict(run, evaluations)
+        notes = list(_policy_notes(run, evaluations))
+        if Status(run.status).ending in ("refused", "pending") or evaluations.forbidding is not None:
+            return self._without_running(run, evaluations, verdict, notes)
+        notes += submission_notes
         self._record("replay", run.id, {"replay": submission.request.id, "backend": submission.request.backend})
-        replayed = await self._run(run, run.outcome, submission, verdict, notes)
-        told = {
-            "replay": replayed.replay,
-            "verdict": replayed.verdict,
-            "backend": replayed.backend,
-            "different": list(replayed.differing),
-            "reasons": Redactor().redact_data(list(replayed.reasons))[0],
+        replay = await self._run(run, run.outcome, submission, verdict, notes)
+        outcome = {
+            "replay": replay.replay,
+            "verdict": replay.verdict,
+            "backend": replay.backend,
+            "different": list(replay.differing),
+            "reasons": Redactor().redact_data(list(replay.reasons))[0],
         }
-        self._record("replay.outcome", run.id, told)
-        return replayed
+        self._record("replay.outcome", run.id, outcome)
+        return replay
 
     def _record(self, kind: str, run: str, data: dict[str, Any]) -> None:
         if self._config.audit.enabled:
@@ -143,16 +144,16 @@ class Replayer:
 
     # --- whether it may be run ---
 
-    def _judged(self, run: Recorded) -> _Verdicts:
-        about = {"reach": run.intent.reach, "live_input": run.submission.live_input, "entry": run.submission.entry}
+    def _evaluate(self, run: RecordedRun) -> _Evaluations:
+        options = {"reach": run.intent.reach, "live_input": run.submission.live_input, "entry": run.submission.entry}
 
-        def says(policy: Policy) -> Evaluation:
-            evaluation = evaluate(policy, run.judged, **about)  # type: ignore[arg-type]
+        def by(policy: Policy) -> Evaluation:
+            evaluation = evaluate(policy, run.judged, **options)  # type: ignore[arg-type]
             return msgspec.structs.replace(evaluation, findings=run.submission.objections + evaluation.findings)
 
         then = self._policy_of_then(run.intent.policy_digest)
         known = not {what.partition(" ")[0] for what in run.missing} & {"code", "argv", "stdin", "variable"}
-        return _Verdicts(says(then) if then else None, says(self._config.load_policy(run.submission.policy)), known)
+        return _Evaluations(by(then) if then else None, by(self._config.load_policy(run.submission.policy)), known)
 
     def _policy_of_then(self, digest: str) -> Policy | None:
         if digest not in self._policies:
@@ -163,19 +164,23 @@ class Replayer:
                 self._policies[digest] = None
         return self._policies[digest]
 
-    def _unrun(self, run: Recorded, judged: _Verdicts, verdict: Field, notes: list[str]) -> Replayed:
+    def _without_running(
+        self, run: RecordedRun, evaluations: _Evaluations, verdict: Field, notes: list[str]
+    ) -> ReplayResult:
         """Return the replay of a run that was refused, or is forbidden now: only the verdicts are compared."""
         status = run.status
         fields = [verdict]
         reasons: list[str] = []
         if Status(status).ending not in ("refused", "pending"):
-            whose = "the current policy" if judged.forbidden is judged.now else "its policy, as it is read now,"
+            whose = (
+                "the current policy" if evaluations.forbidding is evaluations.now else "its policy, as it is read now,"
+            )
             fields.append(Field(name="status", state="different", before=status, after="forbidden"))
-            reasons.append(f"{whose} forbids it: {_rules(judged.forbidden)}")
+            reasons.append(f"{whose} forbids it: {_rules(evaluations.forbidding)}")
         else:
             notes.append(f"it was not run then ({status}), so nothing is run now: only the verdict is compared")
         different = any(field.state == "different" for field in fields)
-        return Replayed(
+        return ReplayResult(
             id=run.id,
             verdict="different" if different else "identical",
             fields=tuple(fields),
@@ -185,7 +190,7 @@ class Replayer:
 
     # --- what runs, and where ---
 
-    def _submission(self, run: Recorded) -> tuple[Submission, list[str]]:
+    def _submission(self, run: RecordedRun) -> tuple[Submission, list[str]]:
         """Return what to submit in place of the original submission, and notes on what is different."""
         notes: list[str] = []
         request = run.request
@@ -212,12 +217,12 @@ class Replayer:
             notes.append("what it was told while it ran was not kept")
         again = msgspec.structs.replace(request, **changes)
         on: Backend | None = self._executor.backends["jail"] if again.cwd and not again.project else None
-        expected, told = _expectation(run)
-        notes += told
+        expected, expectation_notes = _expectation(run)
+        notes += expectation_notes
         writes = run.submission.writes
         return Submission(again, "none", own_backend=on, expectation=expected, writes=writes), notes
 
-    def _backend(self, ran_on: str, run: Recorded) -> tuple[str, str]:
+    def _backend(self, ran_on: str, run: RecordedRun) -> tuple[str, str]:
         """Return the backend for the replay, and why it is another one. It is the same if that is a sandbox and
         available, otherwise the jail.
         """
@@ -236,28 +241,28 @@ class Replayer:
     # --- running and comparing ---
 
     async def _run(
-        self, run: Recorded, before: Outcome, submission: Submission, verdict: Field, notes: list[str]
-    ) -> Replayed:
+        self, run: RecordedRun, before: Outcome, submission: Submission, verdict: Field, notes: list[str]
+    ) -> ReplayResult:
         result, after = await self._once(submission)
         if result.status is Status.FAILED and run.status != "failed":
             why = f"the replay failed: {result.error}"
-            return Replayed(id=run.id, replay=result.id, verdict="impossible", why=why, notes=tuple(notes))
-        fields = (verdict, *compared(before, after))
+            return ReplayResult(id=run.id, replay=result.id, verdict="impossible", why=why, notes=tuple(notes))
+        fields = (verdict, *compare_outcomes(before, after))
         different = any(field.state == "different" for field in fields)
         reasons: list[str] = []
         if different:
             before = self._with_texts(run.id, before, self._config)
-            fields = (verdict, *compared(before, self._with_texts(result.id, after, self._executor.config)))
+            fields = (verdict, *compare_outcomes(before, self._with_texts(result.id, after, self._executor.config)))
             reasons = [*self._reasons(run, before, after, fields)]
             if result.usage.wall <= _MAX_TWICE and result.status.ending == "ran":
                 other = msgspec.structs.replace(submission.request, id=Request().id)
                 _, twice = await self._once(msgspec.structs.replace(submission, request=other))
-                itself = [field.name for field in compared(after, twice) if field.state == "different"]
+                itself = [field.name for field in compare_outcomes(after, twice) if field.state == "different"]
                 if itself:
                     differs = f"it is not deterministic: run twice, it differs from itself in {', '.join(itself)}"
                     reasons.insert(0, differs)
             reasons += [f"not as it was then: {note}" for note in notes]
-        return Replayed(
+        return ReplayResult(
             id=run.id,
             replay=result.id,
             verdict="different" if different else "identical",
@@ -285,7 +290,7 @@ class Replayer:
                 texts[stream] = msgspec.structs.replace(getattr(outcome, stream), text=text)
         return msgspec.structs.replace(outcome, **texts)
 
-    def _reasons(self, run: Recorded, before: Outcome, after: Outcome, fields: tuple[Field, ...]) -> Iterator[str]:
+    def _reasons(self, run: RecordedRun, before: Outcome, after: Outcome, fields: tuple[Field, ...]) -> Iterator[str]:
         """Yield known reasons for a difference, the most certain first."""
         if fields[0].state == "different":
             yield "under the same policy, this version of Redoma decides differently"
@@ -303,7 +308,7 @@ class Replayer:
             yield f"it read {run.request.project}, which may have changed since"
 
 
-def _impossible(run: Recorded) -> str:
+def _impossible(run: RecordedRun) -> str:
     if run.outcome is None:
         return "it has no end on record that it could be compared with: it still runs, or was cut short"
     if run.request.language == "lua":
@@ -315,11 +320,11 @@ def _impossible(run: Recorded) -> str:
     return ""
 
 
-def _verdict(run: Recorded, judged: _Verdicts) -> Field:
+def _verdict(run: RecordedRun, evaluations: _Evaluations) -> Field:
     """Compare the recorded verdict with that of the same policy now."""
-    again = judged.then
+    again = evaluations.then
     before = f"{run.intent.decision}{_named(run.intent.rules)}"
-    if again is None or not judged.known:
+    if again is None or not evaluations.known:
         why = "its policy is not on record" if again is None else "what was judged is not on record word for word"
         return Field(name="verdict", state="unknown", before=before, after=f"({why})")
     after = f"{again.decision}{_named(tuple(finding.rule for finding in again.findings))}"
@@ -334,27 +339,27 @@ def _rules(evaluation: Evaluation | None) -> str:
     return "; ".join(f"{finding.reason} [{finding.rule}]" for finding in (evaluation.deciding if evaluation else ()))
 
 
-def _policy_notes(run: Recorded, judged: _Verdicts) -> Iterator[str]:
-    now = judged.now
+def _policy_notes(run: RecordedRun, evaluations: _Evaluations) -> Iterator[str]:
+    now = evaluations.now
     if now.digest != run.intent.policy_digest:
         then = f"{run.intent.decision}{_named(run.intent.rules)}"
-        said = f"{now.decision}{_named(tuple(finding.rule for finding in now.findings))}"
-        same = "the verdict is the same" if then == said else f"it was {then}, and would now be {said}"
+        today = f"{now.decision}{_named(tuple(finding.rule for finding in now.findings))}"
+        same = "the verdict is the same" if then == today else f"it was {then}, and would now be {today}"
         yield f"the policy has changed since: {same}"
     if now.decision is Decision.PROMPT:
         yield "a person had to say yes to it; nobody is asked for a replay, which has no effects"
 
 
-def _seed(run: Recorded) -> Seed | None:
+def _seed(run: RecordedRun) -> Seed | None:
     return run.outcome.seed if run.outcome else None
 
 
-def _inside(run: Recorded) -> bool:
+def _inside(run: RecordedRun) -> bool:
     """Return whether the run's working directory was in a cell, because it ran on an executor of the kind exec.jail."""
     return bool(run.submission.entry) and run.request.backend == "jail"
 
 
-def _expectation(run: Recorded) -> tuple[Expectation | None, list[str]]:
+def _expectation(run: RecordedRun) -> tuple[Expectation | None, list[str]]:
     if not run.intent.expect:
         return None, []
     if run.intent.expect == "json" or (run.intent.expect.startswith("regex:") and len(run.intent.expect) < 200):

@@ -18,7 +18,7 @@ from ..lib.errors import AuditError, InvalidRequest
 from .recorded import pairs
 
 
-class Run(msgspec.Struct, frozen=True, kw_only=True):
+class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     """One run as a row of a table."""
 
     id: str
@@ -59,7 +59,7 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     """What to search for. All given fields must match. If a field has several values, one of them must match."""
 
     until: str = ""
-    """A time in the form of `Run.time`; runs from then on are left out."""
+    """A time in the form of `RunSummary.time`; runs from then on are left out."""
     statuses: tuple[str, ...] = ()
     rules: tuple[str, ...] = ()
     """Globs, such as `network.*`."""
@@ -72,7 +72,7 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     regex: str = ""
     """An RE2 pattern for the same fields."""
 
-    def fits(self, run: Run) -> bool:
+    def fits(self, run: RunSummary) -> bool:
         asked = (
             (self.statuses, run.status or "interrupted"),
             (self.backends, run.backend),
@@ -114,24 +114,24 @@ def expression(pattern: str) -> Any:
         ) from None
 
 
-def search(records: Iterable[Record], query: Query) -> Iterator[Run]:
+def search(records: Iterable[Record], query: Query) -> Iterator[RunSummary]:
     """Yield the runs that match, in the order in which they ended."""
     return (run for run in runs(records) if query.fits(run))
 
 
-def runs(records: Iterable[Record]) -> Iterator[Run]:
+def runs(records: Iterable[Record]) -> Iterator[RunSummary]:
     """Yield every run whose beginning is among the records."""
     for intent, outcome in pairs(records):
         yield _row(intent, outcome)
 
 
-def _row(begun: Record, ended: Record | None) -> Run:
+def _row(begun: Record, ended: Record | None) -> RunSummary:
     try:
         intent = read_intent(begun)
         outcome = read_outcome(ended) if ended else None
     except AuditError:  # one unreadable record must not hide the others
-        return Run(id=begun.id, time=begun.time, ended=ended.time if ended else "", status="unknown")
-    return Run(
+        return RunSummary(id=begun.id, time=begun.time, ended=ended.time if ended else "", status="unknown")
+    return RunSummary(
         id=begun.id,
         time=begun.time,
         ended=ended.time if ended else "",

@@ -95,9 +95,9 @@ def sources(request: Request, *, seeded: bool) -> Iterator[str]:
     """Yield possible reasons for a different output, each once, with its first location. `seeded`: whether the seed of
     the random numbers is known.
     """
-    told = {_SEEDED} if seeded else set()
+    known = {_SEEDED} if seeded else set()
     for finding in evaluate(_policy(), request).findings:
-        if finding.rule not in told:
-            told.add(finding.rule)
+        if finding.rule not in known:
+            known.add(finding.rule)
             line = f"line {finding.line}: " if finding.line else ""
             yield f"{finding.reason} ({line}{finding.text[:60]})" if finding.text else finding.reason

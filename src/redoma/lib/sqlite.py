@@ -24,7 +24,6 @@ from .errors import StoreError
 if TYPE_CHECKING:
     import sqlite3  # loaded with the first transaction: most runs need none
 
-NAME = "redoma.db"
 _BUSY_SECONDS = 5.0
 """A transaction takes milliseconds, so if we wait this long, the process that holds the database is stopped."""
 
@@ -42,44 +41,6 @@ class Schema(NamedTuple):
     """What is lost with it, for error messages."""
 
 
-MIGRATIONS: tuple[Sequence[str], ...] = (
-    (
-        """CREATE TABLE asks (
-            id TEXT PRIMARY KEY,
-            digest TEXT NOT NULL,
-            content TEXT NOT NULL,
-            requester TEXT NOT NULL,
-            label TEXT NOT NULL,
-            deferred INTEGER NOT NULL,
-            ask TEXT NOT NULL,
-            created REAL NOT NULL,
-            expires REAL NOT NULL,
-            state TEXT NOT NULL DEFAULT 'open'
-                CHECK (state IN ('open', 'approved', 'denied', 'expired', 'used', 'unpinned')),
-            approver TEXT NOT NULL DEFAULT '',
-            reason TEXT NOT NULL DEFAULT '',
-            decided REAL NOT NULL DEFAULT 0,
-            good_until REAL NOT NULL DEFAULT 0,
-            pinned INTEGER NOT NULL DEFAULT 0,
-            uses INTEGER NOT NULL DEFAULT 0,
-            used REAL NOT NULL DEFAULT 0,
-            CHECK (state NOT IN ('approved', 'used', 'unpinned') OR (approver <> '' AND reason <> '')),
-            CHECK (pinned OR uses = (state = 'used'))
-        )""",
-        "CREATE INDEX asks_by_digest ON asks (digest, state)",
-        # One script has one pin: pinning its next version replaces it.
-        "CREATE UNIQUE INDEX pins ON asks (requester, label) WHERE pinned AND state = 'approved'",
-        "CREATE TABLE keys (name TEXT PRIMARY KEY, value BLOB NOT NULL)",
-        "INSERT INTO keys VALUES ('secrets', randomblob(32))",
-    ),
-)
-APPROVALS = Schema(
-    0x7265646F,  # "redo"
-    MIGRATIONS,
-    "approvals",
-    "what was asked and approved in it has to be asked again",
-)
-
 _ADVICE = {
     "SQLITE_BUSY": (
         f"another process has held it for more than {_BUSY_SECONDS:.0f} s",
@@ -95,7 +56,7 @@ _ADVICE = {
 class Store:
     """The database at a path, created with its directory on first use. Any problem with it raises `StoreError`."""
 
-    def __init__(self, path: Path, schema: Schema = APPROVALS) -> None:
+    def __init__(self, path: Path, schema: Schema) -> None:
         self.path, self._schema = path, schema
 
     @property

@@ -98,7 +98,7 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 class Artifact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Everything that a run printed to one stream, if the result has only its beginning and its end: redacted and
-    sanitised like the result. Kept for a while; `artifacts.Kept` is one that can be read.
+    sanitised like the result. Kept for a while; `artifacts.StoredArtifact` is one that can be read.
     """
 
     id: str

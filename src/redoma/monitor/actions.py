@@ -20,7 +20,7 @@ import hashlib
 import logging
 from collections.abc import AsyncIterator, Iterable, Mapping
 from datetime import UTC, datetime
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import msgspec
 
@@ -31,131 +31,150 @@ from ..pipeline.executor import AsyncExecutor
 from ..redaction import Redactor, clean
 from .collect import BoundedCalls, TimedOut
 from .history import History, settle
-from .model import Check, CheckResult, Deed, Held, Notifier, Plan, Remedy, Round, State, WebhookNotifier
+from .model import Action, Check, CheckResult, Notifier, Plan, Remedy, Round, State, StoredState, WebhookNotifier
 
 _log = logging.getLogger("redoma.monitor")
-Heard = Mapping[tuple[str, str], tuple[State, float]]
-"""By notifier and check: the state it was last told, and when."""
+LastNotices = dict[tuple[str, str], tuple[State, float]]
+"""By notifier and check: the state in the last notice, and when that was sent."""
+Event = Literal["problem", "change", "repeat", "recovery", "silent"]
+"""Why a notice is due. `silent`: it is ok again, and the notifier does not want recoveries, so none is sent."""
 _MAX_TEXT = 4000
 NOTICE_SECONDS = 5.0
 _RETRY_SECONDS = 300.0
 """Seconds after which a remedy that was refused, or waits for a person, is tried again."""
 
 
-class Actions:
+class Responder:
     """Acts on the rounds of one plan. Remembers what it last read from the history, for when that can't be read."""
 
     def __init__(self, plan: Plan, executor: AsyncExecutor, history: History) -> None:
         self._checks = {check.name: check for check in plan.checks}
         self._notifiers, self._executor, self._history = plan.notify, executor, history
         self._calls = BoundedCalls()
-        self._held: dict[str, Held] = {}
-        self._heard: dict[tuple[str, str], tuple[State, float]] = {}
+        self._stored: dict[str, StoredState] = {}
+        self._last_notices: LastNotices = {}
 
-    async def follow(self, found: Round) -> Round:
+    async def respond(self, latest: Round) -> Round:
         """Store a round and act on it. Returns it with the states that count, and with what was done."""
         checks = self._checks.values()
         try:
-            seen = self._history.add(found, checks)
-            self._held = self._history.held()
+            latest = self._history.add(latest, checks)
+            self._stored = self._history.stored_states()
         except StoreError as error:
-            verdicts, self._held = settle(found.verdicts, self._held, checks, found.time)
-            seen = msgspec.structs.replace(found, verdicts=tuple(verdicts))
-            return await self._without_memory(seen, error)
+            latest, self._stored = settle(latest, self._stored, checks)
+            return await self._respond_without_history(latest, error)
         try:
             with self._history.alone() as alone:
                 if not alone:  # a `watch` and a `check` at the same time: the other one acts
-                    return seen
-                self._heard.update(self._history.told())
-                return msgspec.structs.replace(seen, deeds=(*await self._tell(seen), *await self._mend(seen)))
+                    return latest
+                self._last_notices.update(self._history.last_notices())
+                actions = (*await self._send_notices(latest), *await self._try_remedies(latest))
+                return msgspec.structs.replace(latest, actions=actions)
         except (StoreError, AuditError) as error:
-            return await self._without_memory(seen, error)
+            return await self._respond_without_history(latest, error)
 
-    async def _without_memory(self, seen: Round, error: StoreError | AuditError) -> Round:
+    async def _respond_without_history(self, latest: Round, error: StoreError | AuditError) -> Round:
         _log.error("the history can't be kept: %s", error)
-        problems = {**seen.problems, "history": str(error)}
-        deeds = (*seen.deeds, *await self._tell(seen, remembering=False))
-        return msgspec.structs.replace(seen, problems=problems, deeds=deeds)
+        problems = {**latest.problems, "history": str(error)}
+        actions = tuple(await self._send_notices(latest, store=False))
+        return msgspec.structs.replace(latest, problems=problems, actions=actions)
 
-    async def _tell(self, seen: Round, *, remembering: bool = True) -> list[Deed]:
-        items = notices_due(seen, self._checks.values(), self._notifiers, self._heard)
-        deeds = []
-        async for item, failure in send(items, self._notifiers, seen, self._executor, self._calls):
-            deed = _deed_of(item, seen.time, failure)
-            if deed.ok:
-                self._heard[item.notifier, deed.check] = deed.state, seen.time
-                if remembering:
-                    self._history.tell(item.notifier, deed.check, deed.state, seen.time)
-            if item.event == "silent":
+    async def _send_notices(self, latest: Round, *, store: bool = True) -> list[Action]:
+        due = notices_due(latest, self._checks.values(), self._notifiers, self._last_notices)
+        actions = []
+        async for notice, failure in send(due, self._notifiers, latest, self._executor, self._calls):
+            name, check, state = notice.notifier, notice.verdict.check, notice.verdict.state
+            if not failure:
+                self._last_notices[name, check] = state, latest.time
+                if store:
+                    self._history.record_notice(name, check, state, latest.time)
+            if notice.event == "silent":
                 continue
-            _noted(deed)
-            deeds.append(deed)
-            if remembering:
-                self._history.note(deed)
-        return deeds
+            action = _notice_action(notice, latest.time, failure)
+            _log_action(action)
+            actions.append(action)
+            if store:
+                self._history.add_action(action)
+        return actions
 
-    async def _mend(self, seen: Round) -> list[Deed]:
-        deeds = []
-        for verdict, cure in remedies_due(seen, self._checks, self._held, self._history):
-            deed = await attempt(verdict, cure, seen.time, self._executor, self._history)
-            _noted(deed)
-            deeds.append(deed)
-        return deeds
+    async def _try_remedies(self, latest: Round) -> list[Action]:
+        actions = []
+        for verdict, remedy in remedies_due(latest, self._checks, self._stored, self._history):
+            action = await try_remedy(verdict, remedy, latest.time, self._executor, self._history)
+            _log_action(action)
+            actions.append(action)
+        return actions
 
 
-def _noted(deed: Deed) -> None:
-    """Log a notice or a remedy."""
-    told = {"event": deed.kind, "check": deed.check, "state": deed.state.word, "run": deed.run, "why": deed.text}
-    level = logging.INFO if deed.ok else logging.WARNING
-    _log.log(level, "%s of %s, %s: %s", deed.kind, deed.check, deed.name, deed.text, extra=told)
+def _log_action(action: Action) -> None:
+    fields = {
+        "event": action.kind,
+        "check": action.check,
+        "state": action.state.word,
+        "run": action.run,
+        "why": action.text,
+    }
+    level = logging.INFO if action.ok else logging.WARNING
+    _log.log(level, "%s of %s, %s: %s", action.kind, action.check, action.name, action.text, extra=fields)
 
 
 # --- notices ---
 
 
-class Due(NamedTuple):
+class Notice(NamedTuple):
     """A notice that is due."""
 
     notifier: str
     verdict: CheckResult
-    event: Literal["problem", "change", "repeat", "recovery", "silent"]
-    """`silent`: it is ok again, and the notifier does not want recoveries."""
-    was: State
-    told: float
+    event: Event
+    last_state: State
+    """The state in the last notice."""
+    last_sent: float
+    """When that was sent."""
 
 
-def notices_due(seen: Round, checks: Iterable[Check], notifiers: Mapping[str, Notifier], heard: Heard) -> list[Due]:
-    """Return the notices to send, given what each notifier was last told."""
+def notices_due(
+    latest: Round, checks: Iterable[Check], notifiers: Mapping[str, Notifier], last_notices: LastNotices
+) -> list[Notice]:
+    """Return the notices to send, given the last ones that each notifier was sent."""
     wanted = {check.name: check.notify for check in checks}
-    found = []
-    for verdict in seen.verdicts:
+    due = []
+    for verdict in latest.verdicts:
         names = wanted.get(verdict.check)
         for name, notifier in notifiers.items():
-            was, at = heard.get((name, verdict.check), (State.OK, 0.0))
-            event: Any = None
-            if verdict.state is not was:
-                event = "problem" if was is State.OK else "change"
-                if verdict.state is State.OK:
-                    event = "recovery" if notifier.recovery else "silent"
-            elif verdict.state is not State.OK and notifier.repeat and abs(seen.time - at) >= notifier.repeat:
-                event = "repeat"
-            if event and (names is None or name in names):
-                found.append(Due(name, verdict, event, was, at))
-    return found
+            if names is not None and name not in names:
+                continue
+            last_state, last_sent = last_notices.get((name, verdict.check), (State.OK, 0.0))
+            event = _event(verdict.state, last_state, latest.time - last_sent, notifier)
+            if event:
+                due.append(Notice(name, verdict, event, last_state, last_sent))
+    return due
 
 
-def notice(host: str, now: float, item: Due) -> bytes:
+def _event(state: State, last_state: State, age: float, notifier: Notifier) -> Event | None:
+    """Return what to send a notifier whose last notice, `age` seconds ago, was of `last_state`; None for nothing."""
+    if state is last_state:
+        repeat = state is not State.OK and notifier.repeat and abs(age) >= notifier.repeat
+        return "repeat" if repeat else None
+    if state is State.OK:
+        return "recovery" if notifier.recovery else "silent"
+    return "problem" if last_state is State.OK else "change"
+
+
+def notice_json(host: str, now: float, notice: Notice) -> bytes:
     """Return a notice as JSON. The rule's message is bounded in length, harmless to a terminal, and without secrets."""
-    verdict, redactor = item.verdict, Redactor()
-    same = [host, verdict.check, verdict.state.word, item.was.word, verdict.since, item.event, item.told]
+    verdict, redactor = notice.verdict, Redactor()
+    state, last_state = verdict.state.word, notice.last_state.word
+    # Equal for a notice that is sent again after a kill.
+    identity = [host, verdict.check, state, last_state, verdict.since, notice.event, notice.last_sent]
     return msgspec.json.encode(
         {
-            "id": hashlib.sha256(repr(same).encode("utf-8", "backslashreplace")).hexdigest()[:32],
-            "event": item.event,
+            "id": hashlib.sha256(repr(identity).encode("utf-8", "backslashreplace")).hexdigest()[:32],
+            "event": notice.event,
             "host": clean(host, redactor)[0][:_MAX_TEXT],
             "check": verdict.check,
-            "state": verdict.state.word,
-            "was": item.was.word,
+            "state": state,
+            "was": last_state,
             "message": clean(verdict.message, redactor)[0][:_MAX_TEXT],
             "since": _time(verdict.since),
             "time": _time(now),
@@ -165,22 +184,26 @@ def notice(host: str, now: float, item: Due) -> bytes:
 
 
 async def send(
-    items: list[Due], notifiers: Mapping[str, Notifier], seen: Round, executor: AsyncExecutor, calls: BoundedCalls
-) -> AsyncIterator[tuple[Due, str]]:
+    notices: list[Notice],
+    notifiers: Mapping[str, Notifier],
+    latest: Round,
+    executor: AsyncExecutor,
+    calls: BoundedCalls,
+) -> AsyncIterator[tuple[Notice, str]]:
     """Send all notices at once, so that one that hangs delays no other.
 
     Yields each notice as soon as it was sent or has failed, with the error; that is empty if it was sent.
     """
 
-    async def one(item: Due) -> tuple[Due, str]:
-        notifier, body = notifiers[item.notifier], notice(seen.host, seen.time, item)
-        if item.event == "silent":
-            return item, ""
+    async def send_one(notice: Notice) -> tuple[Notice, str]:
+        if notice.event == "silent":
+            return notice, ""
+        notifier, body = notifiers[notice.notifier], notice_json(latest.host, latest.time, notice)
         if isinstance(notifier, WebhookNotifier):
-            return item, await _post(f"{item.notifier} {item.verdict.check}", notifier.url, body, calls)
-        return item, await _notify_by_command(executor, notifier.run, notifier.command, body)
+            return notice, await _post(f"{notice.notifier} {notice.verdict.check}", notifier.url, body, calls)
+        return notice, await _notify_by_command(executor, notifier.run, notifier.command, body)
 
-    for answer in asyncio.as_completed([one(item) for item in items]):
+    for answer in asyncio.as_completed(map(send_one, notices)):
         yield await answer
 
 
@@ -212,18 +235,18 @@ async def _notify_by_command(executor: AsyncExecutor, address: str, command: str
     return result.error or f"{result.status.value}: {result.stderr.strip()[-200:]}"
 
 
-def _deed_of(item: Due, now: float, failure: str) -> Deed:
-    what = {"repeat": f"still {item.verdict.state.word}", "recovery": "ok again"}.get(
-        item.event, item.verdict.state.word
-    )
-    return Deed(
+def _notice_action(notice: Notice, now: float, failure: str) -> Action:
+    verdict = notice.verdict
+    word = verdict.state.word
+    content = {"repeat": f"still {word}", "recovery": "ok again"}.get(notice.event, word)
+    return Action(
         time=now,
         kind="notice",
-        check=item.verdict.check,
-        name=item.notifier,
-        state=item.verdict.state,
+        check=verdict.check,
+        name=notice.notifier,
+        state=verdict.state,
         ok=not failure,
-        text=f"told: {what}" if not failure else f"could not be told: {failure[:500]}",
+        text=f"could not be sent: {failure[:500]}" if failure else f"sent: {content}",
     )
 
 
@@ -235,24 +258,26 @@ def _time(seconds: float) -> str:
 
 
 def remedies_due(
-    seen: Round, checks: Mapping[str, Check], held: Mapping[str, Held], history: History
+    latest: Round, checks: Mapping[str, Check], stored: Mapping[str, StoredState], history: History
 ) -> list[tuple[CheckResult, Remedy]]:
     """Return the remedies to try now."""
-    found = []
-    for verdict in seen.verdicts:
+    due = []
+    for verdict in latest.verdicts:
         check, remedy = checks[verdict.check], checks[verdict.check].remedy
         if remedy is None or verdict.state not in (State.WARNING, State.CRITICAL):
             continue
         # `bad_since`, not `since`: a problem also lasts while it gets worse, or alternates between the two states.
-        lasted = seen.time - held[verdict.check].bad_since - check.lasting
-        if lasted >= remedy.after and history.may_try(verdict.check, seen.time):
-            found.append((verdict, remedy))
-    return found
+        lasted = latest.time - stored[verdict.check].bad_since - check.lasting
+        if lasted >= remedy.after and history.may_try_remedy(verdict.check, latest.time):
+            due.append((verdict, remedy))
+    return due
 
 
-async def attempt(verdict: CheckResult, remedy: Remedy, now: float, executor: AsyncExecutor, history: History) -> Deed:
+async def try_remedy(
+    verdict: CheckResult, remedy: Remedy, now: float, executor: AsyncExecutor, history: History
+) -> Action:
     """Try a remedy. The try is recorded first, so that after a kill in the middle it is not tried again at once."""
-    deed = Deed(
+    action = Action(
         time=now,
         kind="remedy",
         check=verdict.check,
@@ -261,8 +286,8 @@ async def attempt(verdict: CheckResult, remedy: Remedy, now: float, executor: As
         ok=False,
         text="began, and nothing is known of its end",
     )
-    history.tried(verdict.check, now, remedy.again)
-    number = history.note(deed)
+    history.record_attempt(verdict.check, now, remedy.again)
+    number = history.add_action(action)
     try:
         result = await _run_remedy(executor, remedy, verdict)
     except RedomaError as error:
@@ -271,10 +296,10 @@ async def attempt(verdict: CheckResult, remedy: Remedy, now: float, executor: As
         ran = result.status.ending not in ("refused", "pending")
         ok, text, run = result.status is Status.OK, _outcome(result), result.id
     if not ran:
-        history.tried(verdict.check, now, min(remedy.again, _RETRY_SECONDS))
-    deed = msgspec.structs.replace(deed, ok=ok, text=text, run=run)
-    history.note(deed, replacing=number)
-    return deed
+        history.record_attempt(verdict.check, now, min(remedy.again, _RETRY_SECONDS))
+    action = msgspec.structs.replace(action, ok=ok, text=text, run=run)
+    history.add_action(action, replacing=number)
+    return action
 
 
 async def _run_remedy(executor: AsyncExecutor, remedy: Remedy, verdict: CheckResult) -> Result:

@@ -51,13 +51,13 @@ async def collect(
     machine.require()
     jobs: dict[str, Awaitable[Any]] = {name: calls.run(name, work, _SECONDS) for name, work in machine.FACTS.items()}
     jobs["mounts"] = _mounts(calls)
-    for name, given in probes.items():
-        work = probe(name, given, calls, executor)
-        jobs[name] = _within(given.timeout + _COMMAND_SECONDS, work) if isinstance(given, CommandProbe) else work
-    found = await asyncio.gather(*jobs.values(), return_exceptions=True)
+    for name, probe in probes.items():
+        work = run_probe(name, probe, calls, executor)
+        jobs[name] = _within(probe.timeout + _COMMAND_SECONDS, work) if isinstance(probe, CommandProbe) else work
+    collected = await asyncio.gather(*jobs.values(), return_exceptions=True)
     facts: Facts = {"now": time.time(), "host": machine.host()}
     problems: dict[str, str] = {}
-    for name, fact in zip(jobs, found, strict=True):
+    for name, fact in zip(jobs, collected, strict=True):
         if isinstance(fact, BaseException) and not isinstance(fact, Exception):
             raise fact  # a cancellation, or an exit
         problem = _problem_of(fact)
@@ -84,7 +84,7 @@ def _problem_of(fact: Any) -> str:
 
 async def _mounts(calls: BoundedCalls) -> list[dict[str, Any]]:
     """Check each mount separately: one whose server is gone must not delay the others."""
-    mounts = await calls.run("mounts", machine.stored, _SECONDS)
+    mounts = await calls.run("mounts", machine.storage_mounts, _SECONDS)
 
     async def look(mount: machine.Mount) -> dict[str, Any]:
         space, answers, error = None, True, ""
@@ -174,17 +174,17 @@ class BoundedCalls:
 # --- probes ---
 
 
-async def probe(name: str, given: Probe, calls: BoundedCalls, executor: AsyncExecutor) -> dict[str, Any]:
+async def run_probe(name: str, probe: Probe, calls: BoundedCalls, executor: AsyncExecutor) -> dict[str, Any]:
     """Return the facts of one probe. Raises if they can't be collected; that a server is down is a fact, no error."""
-    match given:
+    match probe:
         case FileProbe():
-            return await calls.run(name, lambda: _file(given), _FILE_SECONDS)
+            return await calls.run(name, lambda: _file(probe), _FILE_SECONDS)
         case TcpProbe():
-            return await _tcp(name, given, calls)
+            return await _tcp(name, probe, calls)
         case HttpProbe():
-            return await _http(name, given, calls)
+            return await _http(name, probe, calls)
         case CommandProbe():
-            return await _command(name, given, executor)
+            return await _command(name, probe, executor)
 
 
 def text_of(raw: bytes | str, max_length: int = _MAX_TEXT) -> str:
@@ -192,20 +192,20 @@ def text_of(raw: bytes | str, max_length: int = _MAX_TEXT) -> str:
     return clean(raw if isinstance(raw, str) else raw.decode("utf-8", "replace"), Redactor())[0][:max_length]
 
 
-def _file(given: FileProbe) -> dict[str, Any]:
+def _file(probe: FileProbe) -> dict[str, Any]:
     facts: dict[str, Any] = {"exists": False, "size": 0, "age": None, "matches": 0, "lines": []}
     try:
         # O_NONBLOCK: opening a FIFO without a writer would otherwise block forever.
-        fd = os.open(given.path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+        fd = os.open(probe.path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     except (FileNotFoundError, NotADirectoryError):
         return facts
     try:
         info = os.fstat(fd)
         if not stat.S_ISREG(info.st_mode):
-            raise RedomaError(f"{given.path} can't be read", why="it is not a regular file")
+            raise RedomaError(f"{probe.path} can't be read", why="it is not a regular file")
         facts |= {"exists": True, "size": info.st_size, "age": round(max(0.0, time.time() - info.st_mtime), 1)}
-        if given.pattern is not None:
-            facts |= _lines(_tail(fd, info.st_size, given.tail), given.pattern)
+        if probe.pattern is not None:
+            facts |= _lines(_tail(fd, info.st_size, probe.tail), probe.pattern)
     finally:
         os.close(fd)
     return facts
@@ -223,27 +223,27 @@ def _tail(fd: int, size: int, max_bytes: int) -> bytes:
 
 
 def _lines(data: bytes, pattern: str) -> dict[str, Any]:
-    found = compile_re2(pattern, max_memory=MAX_MEMORY)
-    lines = [line for line in data.decode("utf-8", "replace").splitlines() if found.search(line)]
+    regex = compile_re2(pattern, max_memory=MAX_MEMORY)
+    lines = [line for line in data.decode("utf-8", "replace").splitlines() if regex.search(line)]
     return {"matches": len(lines), "lines": [text_of(line, _MAX_LINE) for line in lines[-_MAX_LINES:]]}
 
 
-async def _tcp(name: str, given: TcpProbe, calls: BoundedCalls) -> dict[str, Any]:
+async def _tcp(name: str, probe: TcpProbe, calls: BoundedCalls) -> dict[str, Any]:
     def connect() -> None:
-        socket.create_connection((given.host, given.port), timeout=given.timeout).close()
+        socket.create_connection((probe.host, probe.port), timeout=probe.timeout).close()
 
     start, error = time.monotonic(), ""
     try:
-        await calls.run(name, connect, given.timeout)
+        await calls.run(name, connect, probe.timeout)
     except (OSError, TimedOut, ValueError) as failure:
         error = text_of(_why(failure), _MAX_LINE)
     return {"open": not error, "seconds": round(time.monotonic() - start, 4), "error": error or None}
 
 
-async def _http(name: str, given: HttpProbe, calls: BoundedCalls) -> dict[str, Any]:
-    url = urlsplit(given.url)
+async def _http(name: str, probe: HttpProbe, calls: BoundedCalls) -> dict[str, Any]:
+    url = urlsplit(probe.url)
     make = http.client.HTTPSConnection if url.scheme == "https" else http.client.HTTPConnection
-    connection = make(url.hostname or "", url.port, timeout=given.timeout)
+    connection = make(url.hostname or "", url.port, timeout=probe.timeout)
     facts: dict[str, Any] = {"ok": False, "status": None, "size": 0, "body": "", "error": None}
 
     sockets: list[socket.socket] = []
@@ -265,18 +265,18 @@ async def _http(name: str, given: HttpProbe, calls: BoundedCalls) -> dict[str, A
 
     start = time.monotonic()
     try:
-        found = await calls.run(name, fetch, given.timeout, stop=lambda: _quietly(hang_up))
+        answer = await calls.run(name, fetch, probe.timeout, stop=lambda: _quietly(hang_up))
     except (OSError, http.client.HTTPException, TimedOut, ValueError) as failure:
         facts["error"] = text_of(_why(failure), _MAX_LINE)
     else:
-        raw = found.pop("raw")
+        raw = answer.pop("raw")
         as_expected = (
-            given.expect is None
-            or compile_re2(given.expect, max_memory=MAX_MEMORY).search(raw.decode("utf-8", "replace")) is not None
+            probe.expect is None
+            or compile_re2(probe.expect, max_memory=MAX_MEMORY).search(raw.decode("utf-8", "replace")) is not None
         )
-        facts |= {**found, "body": text_of(raw), "ok": 200 <= found["status"] < 300 and as_expected}
+        facts |= {**answer, "body": text_of(raw), "ok": 200 <= answer["status"] < 300 and as_expected}
         if not facts["ok"]:
-            facts["error"] = f"status {found['status']}" if as_expected else "the body is not as expected"
+            facts["error"] = f"status {answer['status']}" if as_expected else "the body is not as expected"
     finally:
         _quietly(connection.close)
     return {**facts, "seconds": round(time.monotonic() - start, 4)}
@@ -293,17 +293,17 @@ def _why(failure: Exception) -> str:
     return (failure.strerror if isinstance(failure, OSError) and failure.strerror else str(failure)) or repr(failure)
 
 
-async def _command(name: str, given: CommandProbe, executor: AsyncExecutor) -> dict[str, Any]:
+async def _command(name: str, probe: CommandProbe, executor: AsyncExecutor) -> dict[str, Any]:
     """Run a command on a whitelist through the whole pipeline: policy, approval, audit. It has its own label, so that
     an approval of it can be pinned.
     """
-    limits = {"time": given.timeout, "output_bytes": _MAX_BODY, "output_total": 16 * _MAX_BODY}
+    limits = {"time": probe.timeout, "output_bytes": _MAX_BODY, "output_total": 16 * _MAX_BODY}
     submission = executor.prepare(
-        given.command, given.run, {"limits": limits, "label": f"monitor:fact:{name}", "reason": f"the fact {name!r}"}
+        probe.command, probe.run, {"limits": limits, "label": f"monitor:fact:{name}", "reason": f"the fact {name!r}"}
     )
     result = await executor.submit(submission)
     if result.status.ending != "ran":
-        raise RedomaError(f"{given.run} did not run it", why=result.error or result.status.value)
+        raise RedomaError(f"{probe.run} did not run it", why=result.error or result.status.value)
     return {
         "exit_code": result.shell_exit,
         "status": result.status.value,

@@ -1,5 +1,5 @@
 """What the monitor stores, in `monitor.db` of the state directory: the present and past state of each check, the
-numbers for plots, what was done, and what each notifier was told.
+numbers for plots, notices and remedies, and the last notice that each notifier was sent.
 
 A state is stored as a spell with a beginning and an end, not once per round: a month of rounds without changes is one
 row for each check. Every number is kept for a day, and the highest of each ten minutes for longer. Everything is
@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import math
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from ..audit.files import open_private
 from ..lib.files import closing, locked
 from ..lib.sqlite import Schema, Store
 from ..lib.text import valid_utf8
-from .model import Check, CheckResult, Deed, Facts, Held, Plan, Round, State
+from .model import Action, Check, Facts, Plan, Round, State, StoredState
 
 NAME = "monitor.db"
 _APART = "monitor-{}.db"
@@ -32,7 +32,7 @@ _FINE = DAY
 """Seconds for which every number is kept."""
 UNSEEN = 7200.0
 """Seconds without a round after which the same state begins a new spell, because it was not observed in between."""
-MAX_SPELLS, MAX_DEEDS = 100_000, 10_000
+MAX_SPELLS, MAX_ACTIONS = 100_000, 10_000
 
 _SCHEMA = Schema(
     0x7265646D,  # "redm"
@@ -53,6 +53,12 @@ _SCHEMA = Schema(
             "CREATE TABLE told (notifier TEXT NOT NULL, [check] TEXT NOT NULL, state INTEGER NOT NULL,"
             " time REAL NOT NULL, PRIMARY KEY (notifier, [check]))",
             "CREATE TABLE tried ([check] TEXT PRIMARY KEY, time REAL NOT NULL, wait REAL NOT NULL)",
+        ),
+        (
+            "ALTER TABLE held RENAME TO states",
+            "ALTER TABLE deeds RENAME TO actions",
+            "ALTER TABLE told RENAME TO notices",
+            "ALTER TABLE tried RENAME TO attempts",
         ),
     ),
     "what the monitor remembers",
@@ -87,17 +93,16 @@ class History:
 
     # --- rounds ---
 
-    def add(self, found: Round, checks: Iterable[Check]) -> Round:
+    def add(self, latest: Round, checks: Iterable[Check]) -> Round:
         """Store a round. Returns it with the states that count, given the earlier rounds. Raises `StoreError`."""
-        now = found.time
+        now = latest.time
         with self.store.writing() as db:
-            verdicts, held = settle(found.verdicts, _held(db.execute(_HELD)), checks, now)
-            settled = msgspec.structs.replace(found, verdicts=tuple(verdicts))
+            settled, stored = settle(latest, _stored_states(db.execute(_STORED)), checks)
             before = db.execute("SELECT time FROM last").fetchone()
-            for verdict in verdicts:
-                name, after = valid_utf8(verdict.check), held[verdict.check]
+            for verdict in settled.verdicts:
+                name, after = valid_utf8(verdict.check), stored[verdict.check]
                 db.execute(
-                    "INSERT OR REPLACE INTO held VALUES (?, ?, ?, ?, ?)",
+                    "INSERT OR REPLACE INTO states VALUES (?, ?, ?, ?, ?)",
                     (name, after.state, after.since, after.bad_since, now),
                 )
                 self._spell(db, name, after.state, now, valid_utf8(verdict.message))
@@ -134,16 +139,16 @@ class History:
         db.execute("DELETE FROM spells WHERE until < ?", (oldest,))
         db.execute("DELETE FROM samples WHERE time < ?", (now - min(_FINE, self._retention),))
         db.execute("DELETE FROM peaks WHERE bucket < CAST(? / 600 AS INTEGER)", (oldest,))
-        db.execute("DELETE FROM deeds WHERE time < ?", (oldest,))
-        db.execute("DELETE FROM held WHERE seen < ?", (oldest,))
-        for table in ("told", "tried"):  # these are kept as long as the check exists
-            db.execute(f"DELETE FROM {table} WHERE [check] NOT IN (SELECT [check] FROM held)")  # noqa: S608 - of these two
-        for table, most in (("spells", MAX_SPELLS), ("deeds", MAX_DEEDS)):
+        db.execute("DELETE FROM actions WHERE time < ?", (oldest,))
+        db.execute("DELETE FROM states WHERE seen < ?", (oldest,))
+        for table in ("notices", "attempts"):  # these are kept as long as the check exists
+            db.execute(f"DELETE FROM {table} WHERE [check] NOT IN (SELECT [check] FROM states)")  # noqa: S608 - of these two
+        for table, most in (("spells", MAX_SPELLS), ("actions", MAX_ACTIONS)):
             db.execute(f"DELETE FROM {table} WHERE id <= (SELECT max(id) FROM {table}) - ?", (most,))  # noqa: S608 - as above
 
-    def held(self) -> dict[str, Held]:
+    def stored_states(self) -> dict[str, StoredState]:
         """Return the stored state of each check."""
-        return _held(self._rows(_HELD))
+        return _stored_states(self._rows(_STORED))
 
     def spells(self, since: float, check: str | None = None) -> list[Spell]:
         """Return the spells of all checks, or of one, since a time; oldest first."""
@@ -165,46 +170,46 @@ class History:
 
     # --- what was done ---
 
-    def note(self, deed: Deed, replacing: int | None = None) -> int:
-        """Store a deed, in place of the one with the number `replacing` if given. Returns its number."""
-        words = map(valid_utf8, (deed.kind, deed.check, deed.name))
-        values = (deed.time, *words, deed.state, deed.ok, valid_utf8(deed.text), deed.run)
+    def add_action(self, action: Action, replacing: int | None = None) -> int:
+        """Store an action, in place of the one with the number `replacing` if given. Returns its number."""
+        words = map(valid_utf8, (action.kind, action.check, action.name))
+        values = (action.time, *words, action.state, action.ok, valid_utf8(action.text), action.run)
         with self.store.writing() as db:
             cursor = db.execute(
-                "INSERT OR REPLACE INTO deeds (id, time, kind, [check], name, state, ok, text, run)"
+                "INSERT OR REPLACE INTO actions (id, time, kind, [check], name, state, ok, text, run)"
                 " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 (replacing, *values),
             )
             return int(cursor.lastrowid or 0)
 
-    def deeds(self, since: float, check: str | None = None) -> list[Deed]:
-        """Return the deeds since a time, oldest first."""
-        which = "SELECT * FROM deeds WHERE time >= ?1 AND (?2 IS NULL OR [check] = ?2) ORDER BY id"
+    def actions(self, since: float, check: str | None = None) -> list[Action]:
+        """Return the actions since a time, oldest first."""
+        which = "SELECT * FROM actions WHERE time >= ?1 AND (?2 IS NULL OR [check] = ?2) ORDER BY id"
         rows = self._rows(which, since, check and valid_utf8(check))
-        return [msgspec.convert({**dict(row), "ok": bool(row["ok"])}, Deed) for row in rows]
+        return [msgspec.convert({**dict(row), "ok": bool(row["ok"])}, Action) for row in rows]
 
-    def told(self) -> dict[tuple[str, str], tuple[State, float]]:
-        """Return the state that was last told, and when, by notifier and check."""
-        rows = self._rows("SELECT * FROM told")
+    def last_notices(self) -> dict[tuple[str, str], tuple[State, float]]:
+        """Return the state in the last notice, and when that was sent, by notifier and check."""
+        rows = self._rows("SELECT * FROM notices")
         return {(row["notifier"], row["check"]): (State(row["state"]), row["time"]) for row in rows}
 
-    def tell(self, notifier: str, check: str, state: State, time: float) -> None:
-        """Record that a notifier was told of a state."""
+    def record_notice(self, notifier: str, check: str, state: State, time: float) -> None:
+        """Record the last notice that a notifier was sent about a check."""
         with self.store.writing() as db:
             db.execute(
-                "INSERT OR REPLACE INTO told VALUES (?, ?, ?, ?)",
+                "INSERT OR REPLACE INTO notices VALUES (?, ?, ?, ?)",
                 (valid_utf8(notifier), valid_utf8(check), state, time),
             )
 
-    def may_try(self, check: str, now: float) -> bool:
+    def may_try_remedy(self, check: str, now: float) -> bool:
         """Return whether the remedy of a check may be tried again. A clock that was set back doesn't delay that."""
-        rows = self._rows("SELECT * FROM tried WHERE [check] = ?", valid_utf8(check))
+        rows = self._rows("SELECT * FROM attempts WHERE [check] = ?", valid_utf8(check))
         return all(abs(now - row["time"]) >= row["wait"] for row in rows)
 
-    def tried(self, check: str, time: float, wait: float) -> None:
+    def record_attempt(self, check: str, time: float, wait: float) -> None:
         """Record that a remedy is tried now, and not again for `wait` seconds."""
         with self.store.writing() as db:
-            db.execute("INSERT OR REPLACE INTO tried VALUES (?, ?, ?)", (valid_utf8(check), time, wait))
+            db.execute("INSERT OR REPLACE INTO attempts VALUES (?, ?, ?)", (valid_utf8(check), time, wait))
 
     @contextmanager
     def alone(self) -> Iterator[bool]:
@@ -224,12 +229,13 @@ class History:
             return db.execute(query, values).fetchall()
 
 
-_HELD = "SELECT * FROM held"
+_STORED = "SELECT * FROM states"
 
 
-def _held(rows: Iterable[Any]) -> dict[str, Held]:
+def _stored_states(rows: Iterable[Any]) -> dict[str, StoredState]:
     return {
-        row["check"]: Held(state=State(row["state"]), since=row["since"], bad_since=row["bad_since"]) for row in rows
+        row["check"]: StoredState(state=State(row["state"]), since=row["since"], bad_since=row["bad_since"])
+        for row in rows
     }
 
 
@@ -240,25 +246,23 @@ _BAD = (State.WARNING, State.CRITICAL)
 
 
 def settle(
-    found: Sequence[CheckResult], previous: Mapping[str, Held], checks: Iterable[Check], now: float
-) -> tuple[list[CheckResult], dict[str, Held]]:
-    """Turn what rules found now into states: a finding must last before it counts, and each state has a beginning.
-    Pure.
+    latest: Round, previous: Mapping[str, StoredState], checks: Iterable[Check]
+) -> tuple[Round, dict[str, StoredState]]:
+    """Turn what rules found in a round into states: a problem must last before it counts, and each state has a
+    beginning. `previous` is what was stored by check. Pure.
 
-    The `state` of each item of `found` is what its rule found; `previous` is what was stored. Returns the results with
-    the states that count, and what to store.
+    Returns the round with the states that count, and what to store.
     """
     lasting = {check.name: check.lasting for check in checks}
-    settled, held = [], {}
-    for verdict in found:
-        after = held[verdict.check] = _next(previous.get(verdict.check), verdict.state, lasting[verdict.check], now)
-        settled.append(
-            msgspec.structs.replace(verdict, state=after.state, found=verdict.state, since=after.since),
-        )
-    return settled, held
+    verdicts, stored = [], {}
+    for verdict in latest.verdicts:
+        name, found = verdict.check, verdict.state
+        after = stored[name] = _next(previous.get(name), found, lasting[name], latest.time)
+        verdicts.append(msgspec.structs.replace(verdict, state=after.state, found=found, since=after.since))
+    return msgspec.structs.replace(latest, verdicts=tuple(verdicts)), stored
 
 
-def _next(before: Held | None, found: State, lasting: float, now: float) -> Held:
+def _next(before: StoredState | None, found: State, lasting: float, now: float) -> StoredState:
     bad_since = before.bad_since if before else 0.0
     if found is State.OK:
         bad_since = 0.0
@@ -270,7 +274,7 @@ def _next(before: Held | None, found: State, lasting: float, now: float) -> Held
     if waits:
         state = before.state if before and before.state in _BAD else State.OK
     since = min(before.since, now) if before and before.state is state else now
-    return Held(state=state, since=since, bad_since=bad_since)
+    return StoredState(state=state, since=since, bad_since=bad_since)
 
 
 # --- the numbers among the facts ---

@@ -54,15 +54,15 @@ def cpu() -> dict[str, Any]:
 
 def memory() -> dict[str, Any]:
     """Return the memory of the machine or, in a container with a limit, of the container."""
-    found = require().virtual_memory()
-    facts = {"total": found.total, "available": found.available, "used": found.total - found.available}
-    limit, used = _given_memory()
-    if limit is not None and limit < found.total:
+    machine = require().virtual_memory()
+    facts = {"total": machine.total, "available": machine.available, "used": machine.total - machine.available}
+    limit, used = _cgroup_memory()
+    if limit is not None and limit < machine.total:
         facts = {"total": limit, "available": max(0, limit - used), "used": used}
-    return {**facts, "percent": _percent(facts["used"], facts["total"]), "limited": facts["total"] != found.total}
+    return {**facts, "percent": _percent(facts["used"], facts["total"]), "limited": facts["total"] != machine.total}
 
 
-def _given_memory(group: Path = Path("/sys/fs/cgroup")) -> tuple[int | None, int]:
+def _cgroup_memory(group: Path = Path("/sys/fs/cgroup")) -> tuple[int | None, int]:
     """Return the memory limit of our control group, as a container sees it, and the memory used without caches. The
     limit is None if there is none.
     """
@@ -81,8 +81,8 @@ def _given_memory(group: Path = Path("/sys/fs/cgroup")) -> tuple[int | None, int
 
 
 def swap() -> dict[str, Any]:
-    found = require().swap_memory()
-    return {"total": found.total, "used": found.used, "percent": found.percent}
+    usage = require().swap_memory()
+    return {"total": usage.total, "used": usage.used, "percent": usage.percent}
 
 
 def load() -> dict[str, Any]:
@@ -111,7 +111,7 @@ def network() -> list[dict[str, Any]]:
 def processes() -> dict[str, Any]:
     psutil = require()
     states: Counter[str] = Counter()
-    zombies, found = [], []
+    zombies, others = [], []
     for process in psutil.process_iter(["pid", "ppid", "name", "status", "memory_info"]):
         info = process.info
         states[info["status"]] += 1
@@ -119,7 +119,7 @@ def processes() -> dict[str, Any]:
         if info["status"] == psutil.STATUS_ZOMBIE:
             zombies.append({"pid": info["pid"], "parent": info["ppid"], "name": name})
         elif info["memory_info"] is not None:
-            found.append({"pid": info["pid"], "name": name, "memory": info["memory_info"].rss})
+            others.append({"pid": info["pid"], "name": name, "memory": info["memory_info"].rss})
     return {
         "total": sum(states.values()),
         "most": int(Path("/proc/sys/kernel/pid_max").read_text()),
@@ -127,7 +127,7 @@ def processes() -> dict[str, Any]:
         "blocked": states[psutil.STATUS_DISK_SLEEP],
         "zombie": states[psutil.STATUS_ZOMBIE],
         "zombies": zombies[:_MAX_ITEMS],
-        "largest": sorted(found, key=lambda each: -each["memory"])[:5],
+        "largest": sorted(others, key=lambda each: -each["memory"])[:5],
     }
 
 
@@ -177,36 +177,36 @@ class Mount(NamedTuple):
     """Whether an error made it read-only: it is mounted read-write, but the file system itself is read-only."""
 
 
-def stored(text: str | None = None) -> list[Mount]:
+def storage_mounts(text: str | None = None) -> list[Mount]:
     """Return each file system that stores something, once: at the mount point with the shortest path."""
-    found: dict[str, Mount] = {}
-    for seen in read_mounts() if text is None else parse_mounts(text):
-        if seen.kind in _NO_STORAGE.split() and not (seen.path == "/" and seen.kind == "overlay"):
+    mounts: dict[str, Mount] = {}
+    for mount in read_mounts() if text is None else parse_mounts(text):
+        if mount.kind in _NO_STORAGE.split() and not (mount.path == "/" and mount.kind == "overlay"):
             continue  # an overlay at / is the root of a container, where its files are
-        if seen.root != "/" and seen.path.startswith("/etc/"):
+        if mount.root != "/" and mount.path.startswith("/etc/"):
             continue  # /etc/hosts and the like, which are bind-mounted into a container
-        if seen.device not in found or len(seen.path) < len(found[seen.device].path):
-            broke = "rw" in seen.options and "ro" in seen.file_system_options
-            found[seen.device] = Mount(seen.path, sanitise(seen.source), seen.kind, broke)
-    return sorted(found.values())[:_MAX_MOUNTS]
+        if mount.device not in mounts or len(mount.path) < len(mounts[mount.device].path):
+            broke = "rw" in mount.options and "ro" in mount.file_system_options
+            mounts[mount.device] = Mount(mount.path, sanitise(mount.source), mount.kind, broke)
+    return sorted(mounts.values())[:_MAX_MOUNTS]
 
 
 def space(mount: Mount) -> dict[str, Any] | None:
     """Return how full a file system is; None if it has no size. May block forever if its server is gone."""
-    found = os.statvfs(mount.path)
-    if not found.f_blocks:
+    about = os.statvfs(mount.path)
+    if not about.f_blocks:
         return None
-    used = found.f_blocks - found.f_bfree
-    inodes = found.f_files - found.f_ffree
+    used = about.f_blocks - about.f_bfree
+    inodes = about.f_files - about.f_ffree
     return {
         "mount": sanitise(mount.path),
         "device": mount.device,
         "kind": mount.kind,
-        "total": found.f_blocks * found.f_frsize,
-        "free": found.f_bavail * found.f_frsize,
-        "percent": _percent(used, used + found.f_bavail),  # like `df`: blocks reserved for root are not free
+        "total": about.f_blocks * about.f_frsize,
+        "free": about.f_bavail * about.f_frsize,
+        "percent": _percent(used, used + about.f_bavail),  # like `df`: blocks reserved for root are not free
         # Some file systems (btrfs, vfat) have no fixed number of inodes: then they can't run out.
-        "inodes_percent": _percent(inodes, inodes + found.f_favail) if found.f_files else 0.0,
+        "inodes_percent": _percent(inodes, inodes + about.f_favail) if about.f_files else 0.0,
     }
 
 

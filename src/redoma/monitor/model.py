@@ -160,7 +160,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """Sentences to show to the user, such as that a file has no effect and why."""
 
 
-class Held(msgspec.Struct, frozen=True, kw_only=True):
+class StoredState(msgspec.Struct, frozen=True, kw_only=True):
     """What is stored about a check from one round to the next."""
 
     state: State
@@ -170,7 +170,7 @@ class Held(msgspec.Struct, frozen=True, kw_only=True):
     """Unix time since when its rule finds a problem; 0 if it finds none. `unknown` neither begins nor ends one."""
 
 
-class Deed(msgspec.Struct, frozen=True, kw_only=True):
+class Action(msgspec.Struct, frozen=True, kw_only=True):
     """A notice or a remedy that was tried because of a check."""
 
     time: float
@@ -214,7 +214,7 @@ class Round(msgspec.Struct, frozen=True, kw_only=True):
     problems: dict[str, str] = {}
     """Why collectors failed, by name. Their facts are None."""
     verdicts: tuple[CheckResult, ...] = ()
-    deeds: tuple[Deed, ...] = ()
+    actions: tuple[Action, ...] = ()
     """The notices and remedies of this round."""
 
     @property
@@ -222,14 +222,13 @@ class Round(msgspec.Struct, frozen=True, kw_only=True):
         """The most urgent state of all checks; unknown if there are none."""
         return max((verdict.state for verdict in self.verdicts), key=lambda state: state.urgency, default=State.UNKNOWN)
 
-    @property
-    def told(self) -> dict[str, Any]:
-        """The round as plain data, with the names of states."""
-        parts = {"verdicts": list(map(worded, self.verdicts)), "deeds": list(map(worded, self.deeds))}
+    def to_dict(self) -> dict[str, Any]:
+        """Return the round as plain data, with the names of states."""
+        parts = {"verdicts": list(map(to_dict, self.verdicts)), "actions": list(map(to_dict, self.actions))}
         return {**msgspec.structs.asdict(self), "state": self.state.word, **parts}
 
 
-def worded(item: msgspec.Struct) -> dict[str, Any]:
+def to_dict(item: msgspec.Struct) -> dict[str, Any]:
     """Return a struct as plain data, with the names of states."""
     return {
         name: value.word if isinstance(value, State) else value for name, value in msgspec.structs.asdict(item).items()

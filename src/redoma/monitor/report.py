@@ -24,7 +24,7 @@ from ..lib.extras import pip_install
 from ..lib.sanitise import visible
 from ..redaction import Redactor, clean
 from .history import DAY, UNSEEN, History, Spell, numbers
-from .model import Check, CheckResult, Deed, Round, State, worded
+from .model import Action, Check, CheckResult, Round, State, to_dict
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -32,19 +32,18 @@ if TYPE_CHECKING:
 Kind = Literal["html", "md", "json"]
 
 Points = list[tuple[float, float]]
-_MAX_DEEDS = 50
+_MAX_ACTIONS = 50
 _MAX_POINTS = 240
 _MAX_PLOTS = 12
 _MAX_FACTS = 200_000
 
 
-def render(seen: Round, history: History | None, kind: Kind, checks: Iterable[Check] = ()) -> str:
+def render(latest: Round, history: History | None, kind: Kind, checks: Iterable[Check] = ()) -> str:
     """Return the report of a round, with plots from `history`. Raises `RedomaError` if a page needs Jinja2 and it is
     not installed.
     """
-    story = gather(seen, history, checks)
     writers = {"html": page, "md": markdown, "json": data}
-    return writers[kind](story)
+    return writers[kind](gather(latest, history, checks))
 
 
 def kind_of(path: Path) -> Kind:
@@ -93,31 +92,31 @@ def plots(names: list[str], max_plots: int = _MAX_PLOTS) -> dict[str, Plot]:
     return chosen
 
 
-class Story(NamedTuple):
+class ReportData(NamedTuple):
     """The contents of every kind of report."""
 
-    seen: Round
+    latest: Round
     checks: dict[str, Check]
     begin: float
     """The start of the history that is shown."""
     curves: list[tuple[Plot, Points]]
     spells: dict[str, list[Spell]]
-    deeds: list[Deed]
+    actions: list[Action]
 
     @property
     def verdicts(self) -> list[CheckResult]:
         """The verdicts, the most urgent first."""
-        return sorted(self.seen.verdicts, key=lambda verdict: (-verdict.state.urgency, verdict.check))
+        return sorted(self.latest.verdicts, key=lambda verdict: (-verdict.state.urgency, verdict.check))
 
     @property
     def counts(self) -> dict[State, int]:
-        states = [verdict.state for verdict in self.seen.verdicts]
+        states = [verdict.state for verdict in self.latest.verdicts]
         return {state: states.count(state) for state in sorted(State, key=lambda state: -state.urgency)}
 
     @property
     def facts(self) -> Any:
         """The facts without secrets: lines of a log or a server's answer may contain some."""
-        return _redacted(self.seen.facts, Redactor())
+        return _redacted(self.latest.facts, Redactor())
 
     @property
     def summary(self) -> str:
@@ -129,27 +128,27 @@ class Story(NamedTuple):
         return "all is well" if counts[State.OK] else "nothing was checked"
 
 
-def gather(seen: Round, history: History | None, checks: Iterable[Check], span: float = DAY) -> Story:
+def gather(latest: Round, history: History | None, checks: Iterable[Check], span: float = DAY) -> ReportData:
     """Gather the contents of a report on a round and the `span` seconds before it."""
-    since, now = seen.time - span, numbers(seen.facts)
+    since, now = latest.time - span, numbers(latest.facts)
     chosen = plots([*now, *(history.names(since) if history else [])])
     # What was recorded while the clock was ahead is kept, but not shown until its time.
-    spells = [spell for spell in history.spells(since) if spell.since <= seen.time] if history else []
+    spells = [spell for spell in history.spells(since) if spell.since <= latest.time] if history else []
     curves = []
     for name, plot in chosen.items():
-        points = [point for point in history.series(name, since) if point[0] <= seen.time] if history else []
+        points = [point for point in history.series(name, since) if point[0] <= latest.time] if history else []
         if not points and name in now:
-            points = [(seen.time, now[name])]
-        curves.append((plot, thinned(points)))
+            points = [(latest.time, now[name])]
+        curves.append((plot, thin_out(points)))
     times = [points[0][0] for _, points in curves if points] + [spell.since for spell in spells]
-    deeds = history.deeds(since)[-_MAX_DEEDS:] if history else list(seen.deeds)
-    return Story(
-        seen=seen,
+    actions = history.actions(since)[-_MAX_ACTIONS:] if history else list(latest.actions)
+    return ReportData(
+        latest=latest,
         checks={check.name: check for check in checks},
-        begin=max(since, min(times, default=seen.time)),
+        begin=max(since, min(times, default=latest.time)),
         curves=curves,
         spells={check: [spell for spell in spells if spell.check == check] for check in {s.check for s in spells}},
-        deeds=deeds[::-1],
+        actions=actions[::-1],
     )
 
 
@@ -164,7 +163,7 @@ def _redacted(value: Any, redactor: Redactor) -> Any:
     return value
 
 
-def thinned(points: Points, max_points: int = _MAX_POINTS) -> Points:
+def thin_out(points: Points, max_points: int = _MAX_POINTS) -> Points:
     """Return at most `max_points` points: the highest of each part of the time."""
     if len(points) <= max_points:
         return points
@@ -211,7 +210,7 @@ def utc_time(seconds: float, form: str = "%Y-%m-%d %H:%M:%S UTC") -> str:
         return "?"
 
 
-def standing(verdict: CheckResult, now: float) -> str:
+def how_long(verdict: CheckResult, now: float) -> str:
     """Return how long a check has been in its state, and which state may follow."""
     since = f"for {duration(now - verdict.since)}" if verdict.since and now - verdict.since >= 1 else "just now"
     if verdict.found is not verdict.state and verdict.found is not State.OK:
@@ -234,58 +233,59 @@ def safe(text: str) -> str:
     return _SPECIAL.sub(lambda found: "\\" + found[0], line)
 
 
-def markdown(story: Story) -> str:
+def markdown(report: ReportData) -> str:
     """Return the report as Markdown."""
-    seen = story.seen
+    latest = report.latest
     lines = [
-        f"# {safe(seen.host)}: {story.summary}",
+        f"# {safe(latest.host)}: {report.summary}",
         "",
-        f"Looked at on {utc_time(seen.time)}.",
+        f"Looked at on {utc_time(latest.time)}.",
         "",
         "| | check | state | since | what | evaluated by |",
         "|---|---|---|---|---|---|",
     ]
-    for verdict in story.verdicts:
+    for verdict in report.verdicts:
         by = f"{safe(verdict.sandbox)}, {short_duration(verdict.seconds)}" if verdict.sandbox else ""
-        what = safe(verdict.message or (story.checks[verdict.check].about if verdict.check in story.checks else ""))
-        since = standing(verdict, seen.time)
+        what = safe(verdict.message or (report.checks[verdict.check].about if verdict.check in report.checks else ""))
+        since = how_long(verdict, latest.time)
         name, state = safe(verdict.check), verdict.state.word
         lines.append(f"| {_EMOJI[verdict.state]} | {name} | {state} | {since} | {what} | {by} |")
-    if story.curves:
-        span = duration(seen.time - story.begin)
+    if report.curves:
+        span = duration(latest.time - report.begin)
         lines += ["", f"## The last {span}", "", "| | now | lowest | highest |", "|---|--:|--:|--:|"]
-        for plot, points in story.curves:
+        for plot, points in report.curves:
             values = [value for _, value in points]
             cells = [amount(value, plot.unit) for value in (values[-1], min(values), max(values))]
             lines.append(f"| {safe(plot.title)} | {' | '.join(cells)} |")
-    if story.deeds:
+    if report.actions:
         lines += ["", "## What was done", ""]
-        for deed in story.deeds:
-            mark = "" if deed.ok else "**failed** "
-            told = f"{safe(deed.check)}, {deed.kind} by {safe(deed.name)}: {safe(deed.text)}"
-            lines.append(f"- {utc_time(deed.time)} {mark}{told}")
-    if seen.problems:
+        for action in report.actions:
+            mark = "" if action.ok else "**failed** "
+            what = f"{safe(action.check)}, {action.kind} by {safe(action.name)}: {safe(action.text)}"
+            lines.append(f"- {utc_time(action.time)} {mark}{what}")
+    if latest.problems:
         lines += ["", "## What could not be collected", ""]
-        lines += [f"- {safe(name)}: {safe(why)}" for name, why in sorted(seen.problems.items())]
+        lines += [f"- {safe(name)}: {safe(why)}" for name, why in sorted(latest.problems.items())]
     return "\n".join(lines) + "\n"
 
 
-def data(story: Story) -> str:
+def data(report: ReportData) -> str:
     """Return the report as JSON, in ASCII: harmless to a terminal whatever it contains."""
-    seen = story.seen
-    told: dict[str, Any] = {
+    latest = report.latest
+    contents: dict[str, Any] = {
         "version": 1,
-        "host": seen.host,
-        "time": seen.time,
-        "state": seen.state.word,
-        "verdicts": [worded(verdict) for verdict in story.verdicts],
-        "deeds": [worded(deed) for deed in story.deeds],
-        "problems": seen.problems,
-        "series": {plot.title: {"unit": plot.unit, "points": points} for plot, points in story.curves},
-        "spells": {check: [worded(spell) for spell in spells] for check, spells in sorted(story.spells.items())},
-        "facts": story.facts,
+        "host": latest.host,
+        "time": latest.time,
+        "state": latest.state.word,
+        "verdicts": [to_dict(verdict) for verdict in report.verdicts],
+        "actions": [to_dict(action) for action in report.actions],
+        "problems": latest.problems,
+        "series": {plot.title: {"unit": plot.unit, "points": points} for plot, points in report.curves},
+        "spells": {check: [to_dict(spell) for spell in spells] for check, spells in sorted(report.spells.items())},
+        "facts": report.facts,
     }
-    plain = json.loads(json.dumps(told, default=str), parse_constant=lambda _: None)  # NaN and Infinity are not JSON
+    # NaN and Infinity are not JSON.
+    plain = json.loads(json.dumps(contents, default=str), parse_constant=lambda _: None)
     return json.dumps(plain, indent=2) + "\n"
 
 
@@ -319,7 +319,7 @@ def environment() -> Environment:
         raise RedomaError(
             "a page can't be written", why="Jinja2 is not installed", next=pip_install("redoma[monitor]")
         ) from None
-    made = Environment(
+    templates = Environment(
         loader=FileSystemLoader(_TEMPLATES),
         autoescape=True,
         undefined=StrictUndefined,
@@ -327,13 +327,13 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.globals.update(
-        amount=amount, duration=duration, utc_time=utc_time, short_duration=short_duration, standing=standing
+    templates.globals.update(
+        amount=amount, duration=duration, utc_time=utc_time, short_duration=short_duration, how_long=how_long
     )
-    return made
+    return templates
 
 
-def page(story: Story) -> str:
+def page(report: ReportData) -> str:
     """Return the report as HTML."""
     look = style()
     digest = base64.b64encode(hashlib.sha256(look.encode()).digest()).decode()
@@ -341,13 +341,13 @@ def page(story: Story) -> str:
         environment()
         .get_template("report.html")
         .render(
-            story=story,
-            seen=story.seen,
+            report=report,
+            latest=report.latest,
             State=State,
             shapes=_SHAPES,
-            strip=lambda check: strip(story.spells.get(check, []), story.begin, story.seen.time),
-            charts=[chart(plot, points, story) for plot, points in story.curves if points],
-            facts=json.dumps(story.facts, indent=2, default=str, ensure_ascii=False)[:_MAX_FACTS],
+            timeline=lambda check: timeline(report.spells.get(check, []), report.begin, report.latest.time),
+            charts=[chart(plot, points, report) for plot, points in report.curves if points],
+            facts=json.dumps(report.facts, indent=2, default=str, ensure_ascii=False)[:_MAX_FACTS],
             style=look,
             # No scripts, images, fonts, frames or other styles, even if an escape were forgotten somewhere.
             policy=f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'",
@@ -356,7 +356,7 @@ def page(story: Story) -> str:
     )
 
 
-class Strip(NamedTuple):
+class Timeline(NamedTuple):
     """The states of a check over time, as a row of rectangles, with a gap for each time when it was not checked."""
 
     label: str
@@ -364,7 +364,7 @@ class Strip(NamedTuple):
     """State, left, width and title of each; 1000 is the whole width."""
 
 
-def strip(spells: list[Spell], begin: float, end: float) -> Strip:
+def timeline(spells: list[Spell], begin: float, end: float) -> Timeline:
     """Lay out the spells of one check between two times."""
     scale = 1000.0 / max(end - begin, 1.0)
     parts = []
@@ -380,7 +380,7 @@ def strip(spells: list[Spell], begin: float, end: float) -> Strip:
     bad = sum(spell.state is not State.OK for spell in spells)
     stood = "" if spells else "nobody has looked"
     stood = stood or ("always ok" if not bad else "once not ok" if bad == 1 else f"{bad} times not ok")
-    return Strip(f"States since {utc_time(begin, '%d %b %H:%M')}: {stood}", parts)
+    return Timeline(f"States since {utc_time(begin, '%d %b %H:%M')}: {stood}", parts)
 
 
 class Line(NamedTuple):
@@ -405,13 +405,13 @@ class Chart(NamedTuple):
     """Empty if there is only one point."""
 
 
-def chart(plot: Plot, points: Points, story: Story) -> Chart:
+def chart(plot: Plot, points: Points, report: ReportData) -> Chart:
     """Lay out a series over the period of the report."""
     values = [value for _, value in points]
     low, high, now = min(values), max(values), values[-1]
     between = f"{amount(low)} to {amount(high, plot.unit)}" if low < high else f"always {amount(now, plot.unit)}"
     top = scale(plot, points)
-    begin, end = story.begin, story.seen.time
+    begin, end = report.begin, report.latest.time
     lines = curve(points, top, begin, end) if len(points) > 1 else []
     return Chart(plot, now, between, f"{duration(end - begin)} ago", top, lines)
 

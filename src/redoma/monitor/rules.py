@@ -41,10 +41,10 @@ _facts = _json.loads(input())
 {before}_answer = (
 {answer}
 )
-_said = ""
+_message = ""
 if _answer is True or (type(_answer) is dict and _answer.get("state") != "ok" and "message" not in _answer):
-    _said = {message}
-[type(_answer).__name__, _answer, _said]
+    _message = {message}
+[type(_answer).__name__, _answer, _message]
 """
 
 
@@ -62,12 +62,12 @@ def program(check: Check, known: frozenset[str]) -> Program:
     """Return a program for a rule. One that does not parse is run unchanged, so that the sandbox reports the error."""
     message = _literal(check.message)
     try:
-        rule, said = parse(check.rule), parse(message)
+        rule, message_tree = parse(check.rule), parse(message)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         wrong = check.rule if _unreadable(check.rule) else message
         return Program(wrong, wrong, frozenset())
     last = rule.body[-1] if rule.body else None
-    used = {node.id for tree in (rule, said) for node in ast.walk(tree) if isinstance(node, ast.Name)} & known
+    used = {node.id for tree in (rule, message_tree) for node in ast.walk(tree) if isinstance(node, ast.Name)} & known
     names = "\n".join(f"{name} = _facts[{name!r}]" for name in sorted(used))
     lines = check.rule.splitlines(keepends=True)
     if not isinstance(last, ast.Expr):
@@ -98,32 +98,32 @@ def _literal(message: str) -> str:
     return f"f{3 * quote}{text}{3 * quote}" + (f" {rest!r}" if rest else "")
 
 
-class Evaluated(NamedTuple):
+class RuleResult(NamedTuple):
     """The result of a rule, and how it was evaluated."""
 
     verdict: CheckResult
-    uses: frozenset[str] = frozenset()
+    facts: frozenset[str] = frozenset()
     """The names of the facts that the rule uses."""
-    tried: str = ""
+    monty_error: str = ""
     """Why Monty could not evaluate it; empty if it could."""
 
 
-async def evaluate(check: Check, facts: Facts, executor: AsyncExecutor) -> Evaluated:
+async def evaluate(check: Check, facts: Facts, executor: AsyncExecutor) -> RuleResult:
     """Evaluate the rule of a check over the facts. Never raises because of the rule."""
     start = time.monotonic()
-    made = program(check, frozenset(facts))
-    given = msgspec.json.encode({name: facts[name] for name in sorted(made.facts)}) + b"\n"
-    result = await _run(made, given, check, executor, "monty", MONTY, None)
-    tried = ""
+    rule = program(check, frozenset(facts))
+    stdin = msgspec.json.encode({name: facts[name] for name in sorted(rule.facts)}) + b"\n"
+    result = await _run(rule, stdin, check, executor, "monty", MONTY, None)
+    monty_error = ""
     if _is_lacking(result):
-        tried = tidy(result.error or "")
+        monty_error = tidy(result.error or "")
         # A more powerful sandbox gets a stricter policy.
         pack = max("strict", executor.config.policy.pack, key=PACKS.index)
-        second = await _run(made, given, check, executor, "jail", JAIL, pack)
+        second = await _run(rule, stdin, check, executor, "jail", JAIL, pack)
         if second.status.ending == "ran":
             result = second
         else:
-            why = f"{tidy(result.error or '')}; in the jail: {tidy(second.error or '')}"
+            why = f"{monty_error}; in the jail: {tidy(second.error or '')}"
             result = msgspec.structs.replace(result, status=Status.ERROR, error=why)
     state, message = _answer(check, result)
     verdict = CheckResult(
@@ -135,12 +135,12 @@ async def evaluate(check: Check, facts: Facts, executor: AsyncExecutor) -> Evalu
         seconds=round(time.monotonic() - start, 4),
         run=result.id,
     )
-    return Evaluated(verdict, made.facts, tried)
+    return RuleResult(verdict, rule.facts, monty_error)
 
 
 async def _run(
-    made: Program,
-    given: bytes,
+    rule: Program,
+    stdin: bytes,
     check: Check,
     executor: AsyncExecutor,
     backend: str,
@@ -150,13 +150,13 @@ async def _run(
     options: intake.Options = {
         "backend": backend,
         "limits": limits,
-        "stdin": given,
+        "stdin": stdin,
         "label": f"monitor:rule:{check.name}",
         "reason": f"the rule of the check {check.name!r}",
         "network": (),
     }
-    request = intake.build(executor.config, executor.backends, options, code=made.code, language="python")
-    judged_of = msgspec.structs.replace(request, code=made.judged, stdin=b"")
+    request = intake.build(executor.config, executor.backends, options, code=rule.code, language="python")
+    judged_of = msgspec.structs.replace(request, code=rule.judged, stdin=b"")
     # The facts are not kept as inputs: they differ each time, and the history has their numbers.
     submission = Submission(request, pack, view=PolicyView.of(request, judged_of), keep_inputs=False)
     if (judged := executor.judge(submission).evaluation).decision is Decision.PROMPT:
@@ -185,20 +185,20 @@ def _answer(check: Check, result: Result) -> tuple[State, str]:
     """
     if result.status is not Status.OK:
         return State.UNKNOWN, tidy(_failure(result))
-    state, message = _said(check, result.value)
+    state, message = _read_value(check, result.value)
     if message != sanitise(message):
         return State.UNKNOWN, "the rule's message holds characters that a terminal would obey, or that nobody sees"
     return state, tidy(message)
 
 
-def _said(check: Check, value: Any) -> tuple[State, str]:
+def _read_value(check: Check, value: Any) -> tuple[State, str]:
     match value:
-        case ["bool", bool(found), str(said)]:
-            return (State[check.severity.upper()], said) if found else (State.OK, "")
-        case ["str", str(said), str()]:
-            return (State[check.severity.upper()], said) if said else (State.OK, "")
-        case ["dict", {"state": str(word), **more}, str(said)] if word in _STATES and _is_a_message(more):
-            return _STATES[word], str(more.get("message", said))
+        case ["bool", bool(found), str(message)]:
+            return (State[check.severity.upper()], message) if found else (State.OK, "")
+        case ["str", str(message), str()]:
+            return (State[check.severity.upper()], message) if message else (State.OK, "")
+        case ["dict", {"state": str(word), **more}, str(message)] if word in _STATES and _is_a_message(more):
+            return _STATES[word], str(more.get("message", message))
         case ["NoneType", *_]:
             return State.UNKNOWN, "the rule has no answer: its last line must be an expression that is true or false"
         case [str(kind), *_] if kind.isidentifier():

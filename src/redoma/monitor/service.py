@@ -14,11 +14,11 @@ from ..lib.errors import AuditError, RedomaError
 from ..pipeline.executor import AsyncExecutor
 from ..pipeline.intake import must_be_known
 from ..telemetry import metrics
-from .actions import Actions
+from .actions import Responder
 from .collect import BoundedCalls, collect
 from .history import History
 from .model import Check, CheckResult, Facts, Plan, Round, State
-from .rules import Evaluated, evaluate, tidy
+from .rules import RuleResult, evaluate, tidy
 
 _MAX_PARALLEL = 4  # rules at a time; Monty has at least as many workers, so that no rule spends its time waiting
 log = logging.getLogger("redoma.monitor")
@@ -37,51 +37,51 @@ class Monitor:
         self.plan, self._executor = plan, executor
         self._checks = [check for check in plan.checks if not only or check.name in only]
         self._calls = BoundedCalls()
-        self._actions = Actions(plan, executor, history) if history else None
+        self._responder = Responder(plan, executor, history) if history else None
 
     async def round(self) -> Round:
         """Make one round and act on it. Raises `RedomaError` only if nothing can be checked at all."""
-        found = await self._found()
-        if self._actions:
-            found = await self._actions.follow(found)
-        metrics.CHECK_STATE.set({(verdict.check,): float(verdict.state) for verdict in found.verdicts})
-        metrics.CHECK_SECONDS.set({(verdict.check,): verdict.seconds for verdict in found.verdicts})
-        metrics.ROUND_TIME.set({(): found.time})
-        return found
+        latest = await self._check_all()
+        if self._responder:
+            latest = await self._responder.respond(latest)
+        metrics.CHECK_STATE.set({(verdict.check,): float(verdict.state) for verdict in latest.verdicts})
+        metrics.CHECK_SECONDS.set({(verdict.check,): verdict.seconds for verdict in latest.verdicts})
+        metrics.ROUND_TIME.set({(): latest.time})
+        return latest
 
-    async def _found(self) -> Round:
+    async def _check_all(self) -> Round:
         facts, problems = await collect(self.plan.collect, self._executor, self._calls)
         for name, why in problems.items():
             log.warning("the fact %s is missing: %s", name, why, extra={"event": "fact", "fact": name, "why": why})
         places = asyncio.Semaphore(_MAX_PARALLEL)
 
-        async def judge(check: Check) -> CheckResult:
+        async def check_in_turn(check: Check) -> CheckResult:
             async with places:
-                return await self._judged(check, facts, problems)
+                return await self._check(check, facts, problems)
 
-        verdicts = await asyncio.gather(*map(judge, self._checks))
+        verdicts = await asyncio.gather(*map(check_in_turn, self._checks))
         return Round(time=facts["now"], host=facts["host"], facts=facts, problems=problems, verdicts=tuple(verdicts))
 
-    async def _judged(self, check: Check, facts: Facts, problems: dict[str, str]) -> CheckResult:
+    async def _check(self, check: Check, facts: Facts, problems: dict[str, str]) -> CheckResult:
         try:
-            found = await evaluate(check, facts, self._executor)
+            result = await evaluate(check, facts, self._executor)
         except RedomaError as error:  # about this rule only, such as an invalid policy of the user
-            found = Evaluated(
+            result = RuleResult(
                 CheckResult(check=check.name, state=State.UNKNOWN, found=State.UNKNOWN, message=tidy(str(error)))
             )
-        verdict = found.verdict
-        missing = [name for name in problems if name in found.uses]
+        verdict = result.verdict
+        missing = [name for name in problems if name in result.facts]
         if verdict.state is State.UNKNOWN and missing:
             why = ", ".join(f"{name} is missing ({problems[name]})" for name in missing)
             verdict = msgspec.structs.replace(verdict, message=tidy(f"{why}; {verdict.message}"))
-        note(verdict, found.tried)
+        _log_verdict(verdict, result.monty_error)
         return verdict
 
 
-def note(verdict: CheckResult, tried: str = "") -> None:
+def _log_verdict(verdict: CheckResult, monty_error: str) -> None:
     """Log which sandbox evaluated which rule, for how long, and the result."""
     by = f"{verdict.sandbox or 'no sandbox'} in {verdict.seconds:.3f} s, run {verdict.run or 'none'}"
-    why = (f": {verdict.message}" if verdict.message else "") + (f" (monty: {tried})" if tried else "")
+    why = (f": {verdict.message}" if verdict.message else "") + (f" (monty: {monty_error})" if monty_error else "")
     fields = {
         "event": "rule",
         "check": verdict.check,
@@ -90,7 +90,7 @@ def note(verdict: CheckResult, tried: str = "") -> None:
         "state": verdict.state.word,
         "run": verdict.run,
         "why": verdict.message,
-        "tried": tried,
+        "tried": monty_error,
     }
     log.info("rule %s: %s, by %s%s", verdict.check, verdict.state.word, by, why, extra=fields)
 
@@ -105,8 +105,8 @@ class LogFile(logging.Handler):
         self._file = DailyLog(state / "logs" / "monitor.log")
 
     def emit(self, record: logging.LogRecord) -> None:
-        told = {name: getattr(record, name) for name in self._FIELDS if hasattr(record, name)}
+        fields = {name: getattr(record, name) for name in self._FIELDS if hasattr(record, name)}
         try:
-            self._file.add({"level": record.levelname.lower(), "message": record.getMessage(), **told})
+            self._file.add({"level": record.levelname.lower(), "message": record.getMessage(), **fields})
         except AuditError as error:  # the round is about to report the full disk
             logging.getLogger("redoma").warning("%s", error)

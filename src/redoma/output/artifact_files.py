@@ -23,7 +23,7 @@ _NAME = lazy_pattern(r"(?P<run>[A-Za-z0-9_:-][A-Za-z0-9._:-]{0,127})\.(?P<stream
 _PART = lazy_pattern(r"\.[0-9a-f]{32}\.part\Z")
 
 
-class Listed(NamedTuple):
+class ArtifactFile(NamedTuple):
     """An artifact in the directory; `time` is when it was written, `name` its file."""
 
     time: float
@@ -58,9 +58,9 @@ def open_file(directory: int, name: str) -> int:
         raise RedomaError(f"{name} is not an artifact", why="it is not a regular file", next="move it away") from error
 
 
-def listed(directory: int) -> list[Listed]:
+def list_artifacts(directory: int) -> list[ArtifactFile]:
     """Return the artifacts, oldest first."""
-    found: list[Listed] = []
+    artifacts: list[ArtifactFile] = []
     with os.scandir(directory) as entries:
         for entry in entries:
             if not (name := _NAME.match(entry.name)):
@@ -68,8 +68,9 @@ def listed(directory: int) -> list[Listed]:
             with suppress(FileNotFoundError):  # another process pruned it
                 about = entry.stat(follow_symlinks=False)
                 if stat.S_ISREG(about.st_mode):
-                    found.append(Listed(about.st_mtime, name["run"], name["stream"], entry.name, about.st_size))
-    return sorted(found)
+                    file = ArtifactFile(about.st_mtime, name["run"], name["stream"], entry.name, about.st_size)
+                    artifacts.append(file)
+    return sorted(artifacts)
 
 
 def prune(directory: int, *, before: float, total: int) -> None:
@@ -79,9 +80,9 @@ def prune(directory: int, *, before: float, total: int) -> None:
     for name in os.listdir(directory):
         if _PART.match(name):
             _remove_dead(directory, name)
-    kept = listed(directory)
-    size, count = sum(one.size for one in kept), len(kept)
-    for one in kept:
+    artifacts = list_artifacts(directory)
+    size, count = sum(one.size for one in artifacts), len(artifacts)
+    for one in artifacts:
         if one.time >= before and size <= total and count <= MAX_FILES:
             break
         with suppress(FileNotFoundError):

@@ -46,27 +46,27 @@ class Store:
         """Return a writer for one stream. It opens no file before something is written."""
         return Spool(self, run, stream, redactor, min(max_bytes, self.total))
 
-    def listed(self) -> list[files.Listed]:
+    def list(self) -> list[files.ArtifactFile]:
         """Return the kept artifacts, oldest first. Raises `RedomaError` if the directory can't be used."""
         try:
             with files.opened(self.directory) as directory:
                 self.prune(directory)
-                return files.listed(directory)
+                return files.list_artifacts(directory)
         except FileNotFoundError:
             return []
         except OSError as error:
             raise _unreadable(str(self.directory), error) from error
 
-    def find(self, run: str, stream: Stream = "stdout") -> Kept:
+    def find(self, run: str, stream: Stream = "stdout") -> StoredArtifact:
         """Return an artifact by its run's id, or a prefix of it. Raises `InvalidRequest` if none or several match."""
-        matching = [one for one in self.listed() if one.run.startswith(run) and one.stream == stream and run]
-        found = [one for one in matching if one.run == run] or matching
-        if len(found) == 1:
-            return self.described(found[0].run, stream)
-        if found:
+        matching = [one for one in self.list() if one.run.startswith(run) and one.stream == stream and run]
+        artifacts = [one for one in matching if one.run == run] or matching
+        if len(artifacts) == 1:
+            return self.describe(artifacts[0].run, stream)
+        if artifacts:
             raise UnknownId(
                 f"several runs begin with {run!r}",
-                why=", ".join(one.run[:32] for one in found[:5]),
+                why=", ".join(one.run[:32] for one in artifacts[:5]),
                 next="write more of the id",
             )
         raise UnknownId(
@@ -75,27 +75,27 @@ class Store:
             next="`redoma output` lists what is kept",
         )
 
-    def described(self, run: str, stream: Stream, **more: Any) -> Kept:
+    def describe(self, run: str, stream: Stream, **more: Any) -> StoredArtifact:
         """Measure a run's artifact and return it. `more` are further fields of `Artifact`. Raises `RedomaError`."""
         try:
             with files.opened(self.directory) as directory:
                 file = files.open_file(directory, files.name_of(run, stream))
                 try:
-                    size, lines, sha256 = _measured(file)
+                    size, lines, sha256 = _measure(file)
                 finally:
                     os.close(file)
         except OSError as error:
             raise _unreadable(f"{stream} of run {run}", error) from error
-        kept = Kept(id=run, stream=stream, size=size, line_count=lines, sha256=sha256, **more)
-        msgspec.structs.force_setattr(kept, "_directory", self.directory)
-        return kept
+        artifact = StoredArtifact(id=run, stream=stream, size=size, line_count=lines, sha256=sha256, **more)
+        msgspec.structs.force_setattr(artifact, "_directory", self.directory)
+        return artifact
 
     def prune(self, directory: int) -> None:
         """Remove old or excess artifacts from the open directory."""
         files.prune(directory, before=time.time() - self.days * 86400, total=self.total)
 
 
-class Kept(Artifact, frozen=True, kw_only=True, dict=True):
+class StoredArtifact(Artifact, frozen=True, kw_only=True, dict=True):
     """An artifact that can be read. Its path is not a field, so that receivers of the result don't see it."""
 
     def read(self, start: int = 0, size: int = 65536) -> bytes:
@@ -111,14 +111,14 @@ class Kept(Artifact, frozen=True, kw_only=True, dict=True):
         """Return some of its lines, counted from 1. Raises `InvalidRequest` for smaller numbers, or `RedomaError`."""
         if first < 1 or count < 0:
             raise InvalidRequest("the range makes no sense", why=f"{first}, {count}", next="the first line is 1")
-        found: list[str] = []
+        lines: list[str] = []
         with self._open() as file:
             for number, line in enumerate(file, 1):
                 if number >= first + count:
                     break
                 if number >= first:
-                    found.append(line.removesuffix(b"\n").decode(errors="replace"))
-        return found
+                    lines.append(line.removesuffix(b"\n").decode(errors="replace"))
+        return lines
 
     def matching(self, pattern: str) -> Iterator[tuple[int, str]]:
         """Yield the numbers and texts of the lines that an RE2 pattern matches. Raises `InvalidRequest` if it is
@@ -186,7 +186,7 @@ class Spool:
         try:
             if self._file >= 0:
                 self._publish()
-                return self._store.described(self._run, self._stream, redacted=redacted, missing=self._missing)
+                return self._store.describe(self._run, self._stream, redacted=redacted, missing=self._missing)
         except (OSError, RedomaError, ValueError) as error:
             self._stop(error)
         finally:
@@ -248,7 +248,7 @@ class Spool:
             self._store.prune(directory)
 
 
-def _measured(file: int) -> tuple[int, int, str]:
+def _measure(file: int) -> tuple[int, int, str]:
     """Return size, lines and SHA-256 of an open file."""
     digest, size, lines, last = hashlib.sha256(), 0, 0, b"\n"
     while block := os.pread(file, MiB, size):

@@ -17,7 +17,7 @@ import msgspec
 from ..models import Artifact, KiB, Limits, MiB, Stream
 from ..redaction import Redactor
 from ..redaction.redactor import replace
-from ..redaction.scanner import Found, cut_outside, found_after
+from ..redaction.scanner import Match, cut_outside, matches_after
 from .cleaning import character_start
 
 _MARKER_ROOM = 96
@@ -180,21 +180,21 @@ class Ends:
             whole = redactor.sanitise(self._head + self._tail)
             return Text(*replace(whole, redactor.find(whole)))
         head = redactor.sanitise(self._head)
-        found = redactor.find(head)
+        matches = redactor.find(head)
         before = self._head.rfind(b"\n", 0, max(0, len(self._head) - margin)) + 1
         stop = max(0, len(head) - margin, _length_within(head, self._head[:before], redactor))
-        stop = cut_outside(found, stop)
-        first, marks = replace(head[:stop], [item for item in found if item.end <= stop])
+        stop = cut_outside(matches, stop)
+        first, marks = replace(head[:stop], [item for item in matches if item.end <= stop])
         tail = redactor.sanitise(self._tail)
-        found = redactor.find(tail)
+        matches = redactor.find(tail)
         after = self._tail.find(b"\n", margin) + 1
         start = min(margin, len(tail), _length_within(tail, self._tail[:after], redactor) or len(tail))
-        start = max([start, *(item.end for item in found if item.start < start)])
-        last, more = replace(tail[start:], found_after(found, start))
+        start = max([start, *(item.end for item in matches if item.start < start)])
+        last, more = replace(tail[start:], matches_after(matches, start))
         seam = len(first)
         return Text(
             data=first + last,
-            marks=[*marks, *(Found(m.start + seam, m.end + seam, m.kind) for m in more)],
+            marks=[*marks, *(Match(m.start + seam, m.end + seam, m.kind) for m in more)],
             seam=seam,
             gap=self._gap + len(head) - stop + start,
             gap_lines=self._gap_lines + head.count(b"\n", stop) + tail.count(b"\n", 0, start),
@@ -215,7 +215,7 @@ class Text(NamedTuple):
     """Sanitised and redacted text, the positions of its replacements, and how much is missing at the seam."""
 
     data: bytes
-    marks: list[Found]
+    marks: list[Match]
     seam: int = 0
     gap: int = 0
     gap_lines: int = 0
@@ -224,7 +224,7 @@ class Text(NamedTuple):
 # --- bounding ------------------------------------------------------------------------------------------------
 
 
-def bounded(text: Text, limits: Limits) -> tuple[bytes, list[Found], int]:
+def bounded(text: Text, limits: Limits) -> tuple[bytes, list[Match], int]:
     """Cut text to the limits. Returns its beginning and end with a marker between, their replacements, and how many
     bytes were left out.
     """

@@ -14,7 +14,7 @@ from ..lib.sanitise import is_clean
 from ..models import KiB, MiB
 from ..redaction import Redactor
 from ..redaction.redactor import replace
-from ..redaction.scanner import Found, cut_outside, found_after
+from ..redaction.scanner import Match, cut_outside, matches_after
 from ..redaction.unfinished import Unfinished
 
 BLOCK = 256 * KiB
@@ -104,11 +104,11 @@ class StreamCleaner:
         stop = len(clean) - self._redactor.margin
         return self._release(clean, self._redactor.find(self._context + clean), stop, len(clean))
 
-    def _release(self, clean: bytes, found: list[Found], stop: int, taken: int) -> bytes:
+    def _release(self, clean: bytes, matches: list[Match], stop: int, taken: int) -> bytes:
         """Return the text up to `stop`, or up to a secret that spans it; the rest waits. `taken` is how many pending
         bytes have become `clean`.
         """
-        here = found_after(found, len(self._context))
+        here = matches_after(matches, len(self._context))
         stop = character_start(clean, max(0, cut_outside(here, stop)))
         gone = [item for item in here if item.end <= stop]
         self._pending[:taken] = clean[stop:]

@@ -70,20 +70,20 @@ def diagnose(stdout: str, stderr: str, exit_code: int | None, status: Status) ->
     if status.ending != "ran":
         return ()
     failed = status is not Status.OK
-    found: list[tuple[int, int, Diagnosis]] = []
+    ranked: list[tuple[int, int, Diagnosis]] = []
     if failed:
-        found += [(GENERAL, 0, diagnosis) for diagnosis in _by_status(exit_code, status)]
+        ranked += [(GENERAL, 0, diagnosis) for diagnosis in _by_status(exit_code, status)]
     for text in (stderr, stdout):
         if not text or not (failed or any(mark in text for mark in MARKS)):
             continue
         lines = [line[:_MAX_LINE] for line in text[-_MAX_READ:].split("\n")[-_MAX_LINES:]]
         traces = _traces(lines)
         # The last exception ended the program, so traces are reported from the end.
-        found += [(_weight(diagnosis), -end, diagnosis) for end, diagnosis in traces]
+        ranked += [(_weight(diagnosis), -end, diagnosis) for end, diagnosis in traces]
         if failed:
-            found += _in_lines(lines, {end for end, _ in traces})
-    found.sort(key=lambda item: item[:2])
-    unique = dict.fromkeys(_bounded(diagnosis) for _, _, diagnosis in found)
+            ranked += _in_lines(lines, {end for end, _ in traces})
+    ranked.sort(key=lambda item: item[:2])
+    unique = dict.fromkeys(_bounded(diagnosis) for _, _, diagnosis in ranked)
     return tuple(unique)[:MAX_DIAGNOSES]
 
 
@@ -110,7 +110,7 @@ def _by_status(exit_code: int | None, status: Status) -> list[Diagnosis]:
 def _in_lines(lines: list[str], taken: set[int]) -> list[tuple[int, int, Diagnosis]]:
     """Return the failures in single lines, each with its rank and line number; `taken` lines are left out."""
     which, each = automata()
-    found: list[tuple[int, int, Diagnosis]] = []
+    ranked: list[tuple[int, int, Diagnosis]] = []
     summaries: set[str] = set()
     for number, line in enumerate(lines):
         if number in taken or len(line) < 4:
@@ -126,22 +126,22 @@ def _in_lines(lines: list[str], taken: set[int]) -> list[tuple[int, int, Diagnos
         diagnosis = _read(kind, each[index].fullmatch(line))
         if not diagnosis.message:
             diagnosis = msgspec.structs.replace(diagnosis, message=line)
-        found.append((rank, number, diagnosis))
-    return found
+        ranked.append((rank, number, diagnosis))
+    return ranked
 
 
 def _read(kind: str, *matches: Any, **fields: str) -> Diagnosis:
     """Return a diagnosis from `fields` and the groups of some matches, which are named after its fields."""
-    parts = {name: value for match in matches if match for name, value in match.groupdict().items() if value}
-    parts.update(fields)
+    values = {name: value for match in matches if match for name, value in match.groupdict().items() if value}
+    values.update(fields)
     return Diagnosis(
         kind=kind,
-        message=parts.get("message", ""),
-        file=parts.get("file", ""),
-        line=int(parts.get("line", 0)),
-        column=int(parts.get("column", 0)),
-        function=parts.get("function", ""),
-        exception=parts.get("exception", ""),
+        message=values.get("message", ""),
+        file=values.get("file", ""),
+        line=int(values.get("line", 0)),
+        column=int(values.get("column", 0)),
+        function=values.get("function", ""),
+        exception=values.get("exception", ""),
     )
 
 
@@ -152,7 +152,7 @@ def _bounded(diagnosis: Diagnosis) -> Diagnosis:
 
 # --- traces: failures that span several lines ---
 
-Found = Iterator[tuple[int, Diagnosis]]
+NumberedDiagnoses = Iterator[tuple[int, Diagnosis]]
 """Each with the number of the line that it was recognised on."""
 
 
@@ -160,11 +160,11 @@ def _traces(lines: list[str]) -> list[tuple[int, Diagnosis]]:
     """Return failures that span several lines. They are recognised by their whole shape, so that a log message about a
     traceback is not mistaken for one.
     """
-    readers: tuple[Callable[[list[str]], Found], ...] = (_python, _javascript, _java, _go, _rust)
+    readers: tuple[Callable[[list[str]], NumberedDiagnoses], ...] = (_python, _javascript, _java, _go, _rust)
     return [found for reader in readers for found in reader(lines)]
 
 
-def _python(lines: list[str]) -> Found:
+def _python(lines: list[str]) -> NumberedDiagnoses:
     """Yield the exception that ended the program as `python.exception`, those that led to it as `python.cause` (the
     root cause first), and code that could not be parsed as `python.syntax`.
     """
@@ -206,7 +206,7 @@ def _python_found(exception: str, message: str, frames: list[tuple[str, int, str
     return Diagnosis(kind=kind, message=message, file=file, line=line, function=function, exception=exception)
 
 
-def _javascript(lines: list[str]) -> Found:
+def _javascript(lines: list[str]) -> NumberedDiagnoses:
     where = None
     for number, line in enumerate(lines):
         where = _JS_WHERE.match(line) or where
@@ -218,7 +218,7 @@ def _javascript(lines: list[str]) -> Found:
             yield number, _read("node.exception", name, at or where)
 
 
-def _java(lines: list[str]) -> Found:
+def _java(lines: list[str]) -> NumberedDiagnoses:
     for number, line in enumerate(lines):
         name = _JAVA_NAME.match(line)
         frames = _following(lines, number, _JAVA_FRAME) if name else []
@@ -229,16 +229,16 @@ def _java(lines: list[str]) -> Found:
 
 def _following(lines: list[str], number: int, frame: re.Pattern[str]) -> list[re.Match[str]]:
     """Return the frames after a line; the rest of a long message may be between."""
-    found: list[re.Match[str]] = []
+    frames: list[re.Match[str]] = []
     for line in lines[number + 1 : number + 1 + _NEAR]:
         if match := frame.match(line):
-            found.append(match)
-        elif found or not line.strip():
+            frames.append(match)
+        elif frames or not line.strip():
             break
-    return found
+    return frames
 
 
-def _go(lines: list[str]) -> Found:
+def _go(lines: list[str]) -> NumberedDiagnoses:
     for number, line in enumerate(lines):
         if not line.startswith(("panic: ", "fatal error: ")):
             continue
@@ -250,7 +250,7 @@ def _go(lines: list[str]) -> Found:
         yield number, _read("go.panic", own, message=line.partition(": ")[2])
 
 
-def _rust(lines: list[str]) -> Found:
+def _rust(lines: list[str]) -> NumberedDiagnoses:
     for number, (line, below) in enumerate(zip(lines, [*lines[1:], ""], strict=True)):
         if panic := _RUST.match(line.lstrip()):
             yield number, _read("rust.panic", panic, message=panic["message"] or (below if panic["colon"] else ""))

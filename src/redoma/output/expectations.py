@@ -48,27 +48,27 @@ class Expectation(msgspec.Struct, frozen=True):
     """Whether it is about text, not data."""
 
 
-def expectation(given: Any) -> Expectation:
+def expectation(expect: Any) -> Expectation:
     """Return the expectation that a caller gave as `expect`. Raises `InvalidRequest` if it is invalid."""
-    match given:
+    match expect:
         case Expectation():
-            return given
+            return expect
         case "json":
             return Expectation("json", lambda text, redact: _json(text, redact)[0])
-        case str() if given.startswith("regex:"):
-            return _regex(given.removeprefix("regex:"))
+        case str() if expect.startswith("regex:"):
+            return _regex(expect.removeprefix("regex:"))
         case re.Pattern():
-            return _regex(_with_flags(given))
+            return _regex(_with_flags(expect))
         case dict():
-            return _schema(given)
+            return _schema(expect)
         case str() | bytes() | bool() | int() | float() | list() | tuple() | set() | None:
             raise InvalidRequest(
-                f"{shorten(repr(given), 80)} says nothing to expect",
+                f"{shorten(repr(expect), 80)} says nothing to expect",
                 why="it is neither 'json', 'regex:…', a JSON Schema (a dict) nor a type",
                 next="write 'json', or 'regex:' before a pattern",
             )
         case _:
-            return _type(given)
+            return _type(expect)
 
 
 def schema_file(data: bytes, name: str) -> dict[str, Any]:
@@ -157,8 +157,8 @@ def _json(text: str, redact: Redact) -> tuple[Any, str, int]:
     return *strict_json.without_secrets(data, text, redact), count
 
 
-def _schema(given: dict[str, Any]) -> Expectation:
-    check, canonical = strict_json.compile_schema(given)
+def _schema(schema: dict[str, Any]) -> Expectation:
+    check, canonical = strict_json.compile_schema(schema)
 
     def read(text: str, redact: Redact) -> Any:
         data, _, count = _json(text, redact)
@@ -210,16 +210,16 @@ def _bad_regex(pattern: object, why: str) -> InvalidRequest:
 # --- types ---------------------------------------------------------------------------------------------------
 
 
-def _type(given: Any) -> Expectation:
-    name = f"type {given.__module__}.{given.__qualname__}" if isinstance(given, type) else f"type {given}"
+def _type(expected: Any) -> Expectation:
+    name = f"type {expected.__module__}.{expected.__qualname__}" if isinstance(expected, type) else f"type {expected}"
     try:
-        custom = _unknown_types(given)
+        custom = _unknown_types(expected)
         if custom and all(map(_is_pydantic, custom)):
             from pydantic import TypeAdapter
 
-            return Expectation(name[:200], functools.partial(_by_pydantic, TypeAdapter(given)))
+            return Expectation(name[:200], functools.partial(_by_pydantic, TypeAdapter(expected)))
         if not custom:
-            return Expectation(name[:200], functools.partial(_by_msgspec, msgspec.json.Decoder(given)))
+            return Expectation(name[:200], functools.partial(_by_msgspec, msgspec.json.Decoder(expected)))
         why = f"neither msgspec nor pydantic knows how to make {_name(custom[0])} of JSON"
     except Exception as error:  # from msgspec, pydantic, or the caller's type
         why = f"{type(error).__name__}: {error}"
@@ -238,11 +238,11 @@ def _name(of: Any) -> str:
     return getattr(of, "__qualname__", None) or repr(of)[:80]
 
 
-def _unknown_types(given: Any) -> list[Any]:
+def _unknown_types(expected: Any) -> list[Any]:
     """Return the types inside a type that msgspec can't construct."""
     unknown: list[Any] = []
     seen: set[int] = set()
-    todo: list[Any] = [msgspec.inspect.type_info(given)]
+    todo: list[Any] = [msgspec.inspect.type_info(expected)]
     while todo:
         node = todo.pop()
         # msgspec would construct a pydantic dataclass without running its validators.

@@ -34,7 +34,7 @@ from ..lib.sanitise import is_clean
 from ..models import Chunk, Limits, Stream
 from ..redaction import Redactor
 from ..redaction.redactor import replace
-from ..redaction.scanner import Found, cut_outside, found_after
+from ..redaction.scanner import Match, cut_outside, matches_after
 from ..redaction.unfinished import Unfinished
 from .capture import Ends, Text, bounded
 from .cleaning import CONTEXT, character_start, is_plain
@@ -166,10 +166,10 @@ class _StreamView:
         if b"\n" in line or not is_plain(line) or not line.startswith(self._shown):
             return b""  # lines that wait, or text that can't be cut
         start = len(self._shown)
-        found = found_after(self._redactor.find(self._context + line), len(self._context))
-        stop = _outside(found, start, max(start, len(line) - self._redactor.margin))
+        matches = matches_after(self._redactor.find(self._context + line), len(self._context))
+        stop = _outside(matches, start, max(start, len(line) - self._redactor.margin))
         stop = max(start, character_start(line, stop))
-        text = (b"\n" if self._reshow else b"") + _redacted(line, found, start, stop) if stop > start else b""
+        text = (b"\n" if self._reshow else b"") + _redacted(line, matches, start, stop) if stop > start else b""
         self._context = (self._context + line[:stop])[-CONTEXT:].lstrip(_INSIDE_CHARACTER)
         self._shown, self._line_open, self._reshow = b"", self._line_open or text != b"", self._reshow and not text
         del self._pending[:stop]
@@ -205,26 +205,27 @@ class _StreamView:
             self._shown, self._reshow = b"", self._line_open
         before, start = len(self._context), len(self._shown)
         data = self._context + clean
-        found = found_after(self._redactor.find(data), before)
+        matches = matches_after(self._redactor.find(data), before)
         if ended:
             stop = len(clean)
         elif inside:
             stop = self._unfinished.inside_line(data, before + start) - before
         else:
             stop = clean.rfind(b"\n", 0, self._unfinished.after_lines(data, before + start) - before) + 1
-            while (outside := cut_outside(found, stop)) < stop:  # a secret of several lines: end where its line begins
+            # A secret of several lines: end where its first line begins.
+            while (outside := cut_outside(matches, stop)) < stop:
                 stop = clean.rfind(b"\n", 0, outside) + 1
-        stop, text, enough = self._within_limits(clean, found, _outside(found, start, stop))
+        stop, text, enough = self._within_limits(clean, matches, _outside(matches, start, stop))
         self._move_on(raw, clean, stop)
         if enough:
             self._stop()
         return text
 
-    def _within_limits(self, clean: bytes, found: list[Found], stop: int) -> tuple[int, bytes, bool]:
+    def _within_limits(self, clean: bytes, matches: list[Match], stop: int) -> tuple[int, bytes, bool]:
         """Return where to stop, the text to show up to there, and whether the limit is reached."""
         start, before, enough = len(self._shown), b"\n" if self._reshow else b"", False
         while True:
-            text = before + _redacted(clean, found, start, stop) if stop > start else b""
+            text = before + _redacted(clean, matches, start, stop) if stop > start else b""
             lines = text.count(b"\n")
             if lines + (not text.endswith(b"\n") and text != b"") <= self._lines and len(text) <= self._bytes:
                 break
@@ -233,7 +234,7 @@ class _StreamView:
                 stop = _after_lines(clean, start, self._lines)
             else:
                 stop = max(start, clean.rfind(b"\n", start, (start + stop) // 2) + 1)
-            stop = _outside(found, start, stop)
+            stop = _outside(matches, start, stop)
         if text:
             self._line_open, self._reshow = not text.endswith(b"\n"), False
         self._lines -= lines
@@ -274,14 +275,14 @@ class _StreamView:
         return bounded(text, half)[0]
 
 
-def _outside(found: list[Found], start: int, stop: int) -> int:
+def _outside(matches: list[Match], start: int, stop: int) -> int:
     """Return a position to stop that is inside nothing found, and not before what was shown."""
-    return max(start, cut_outside(found, stop))
+    return max(start, cut_outside(matches, stop))
 
 
-def _redacted(clean: bytes, found: list[Found], start: int, stop: int) -> bytes:
+def _redacted(clean: bytes, matches: list[Match], start: int, stop: int) -> bytes:
     """Return a part of the text, redacted. If something found begins before it, the rest of that is replaced."""
-    inside = found_after((item for item in found if item.end <= stop), start)
+    inside = matches_after((item for item in matches if item.end <= stop), start)
     return replace(clean[start:stop], inside)[0]
 
 
@@ -293,5 +294,5 @@ def _after_lines(data: bytes, start: int, lines: int) -> int:
 
 
 def _without_beginning(text: Text, size: int) -> Text:
-    marks = found_after((mark for mark in text.marks if mark.start >= size), size)
+    marks = matches_after((mark for mark in text.marks if mark.start >= size), size)
     return text._replace(data=text.data[size:], marks=marks, seam=max(0, text.seam - size))

@@ -176,7 +176,7 @@ class _TooManySteps(Exception):
     """A check has taken `MAX_STEPS`."""
 
 
-def compile_schema(given: dict[str, Any]) -> tuple[Check, bytes]:
+def compile_schema(original: dict[str, Any]) -> tuple[Check, bytes]:
     """Return a function that checks data against a JSON Schema, and the schema as canonical JSON.
 
     The function takes the data and the number of its values, and raises `Mismatch`. Raises `InvalidRequest` for an
@@ -186,7 +186,7 @@ def compile_schema(given: dict[str, Any]) -> tuple[Check, bytes]:
     RE2's, so matching is linear in the text; and the steps of a check are counted, since references that fan out can
     make any number of them.
     """
-    text, schema = _copied(given)
+    text, schema = _copy(original)
     try:
         import jsonschema
     except ImportError:
@@ -216,10 +216,10 @@ def compile_schema(given: dict[str, Any]) -> tuple[Check, bytes]:
     return check, text
 
 
-def _copied(given: dict[str, Any]) -> tuple[bytes, dict[str, Any]]:
+def _copy(original: dict[str, Any]) -> tuple[bytes, dict[str, Any]]:
     """Return the schema as canonical JSON, and a copy that the caller can't change any more."""
     try:
-        text = msgspec.json.encode(given, order="sorted")
+        text = msgspec.json.encode(original, order="sorted")
         schema = json.loads(text)
     except (TypeError, ValueError, RecursionError) as error:
         raise _invalid(f"it is not JSON: {str(error)[:200]}") from None

@@ -18,6 +18,7 @@ import msgspec
 from .. import config as configuration
 from .. import telemetry
 from ..approval import Gate, Verdict, configuration_digest
+from ..approval.store import open_store
 from ..audit import AuditLog
 from ..audit.inputs import Inputs
 from ..backends.base import Backend, Capabilities, Control, Outcome, Sink, unmet_needs
@@ -32,8 +33,6 @@ from ..lib.errors import (
     StoreError,
     Unsupported,
 )
-from ..lib.sqlite import NAME as DATABASE
-from ..lib.sqlite import Store
 from ..models import (
     Decision,
     Evaluation,
@@ -119,7 +118,7 @@ class AsyncExecutor:
         self._artifacts = Artifacts(state / "artifacts") if state else None
         self.inputs = Inputs.within(state, days=audit.retention_days, fsync=audit.fsync)
         settings = {**msgspec.structs.asdict(approval), **({"approver": approver} if approver else {})}
-        database = Store(state / DATABASE) if state else None
+        database = open_store(state) if state else None
         self._gate = Gate.configured(database, self._record, user=self.user, **settings) if database else None
 
     @property

@@ -45,7 +45,7 @@ _EXACT = ("requester", "reason", "outputs", "cwd", "require", "project", "label"
 """Fields that are `missing` if something was redacted in them."""
 
 
-class Kept(msgspec.Struct, frozen=True):
+class KeptContent(msgspec.Struct, frozen=True):
     """What was kept by content."""
 
     inputs: KeptInputs | None = None
@@ -53,7 +53,9 @@ class Kept(msgspec.Struct, frozen=True):
     """What was not kept → why."""
 
 
-def keep(submission: Submission, policy: Policy, redactor: Redactor, inputs: Inputs, *, wanted: bool = True) -> Kept:
+def keep(
+    submission: Submission, policy: Policy, redactor: Redactor, inputs: Inputs, *, wanted: bool = True
+) -> KeptContent:
     """Keep the policy, and the input and files if `wanted`."""
     missing: dict[str, str] = {}
     if not inputs.is_there(policy.digest):
@@ -63,7 +65,7 @@ def keep(submission: Submission, policy: Policy, redactor: Redactor, inputs: Inp
             missing["policy"] = str(error)
     request, left = submission.request, MAX_RUN
     if not request.stdin and not request.files:
-        return Kept(None, missing)
+        return KeptContent(None, missing)
 
     def kept(what: str, content: bytes) -> str:
         nonlocal left
@@ -84,10 +86,10 @@ def keep(submission: Submission, policy: Policy, redactor: Redactor, inputs: Inp
 
     stdin = kept("stdin", request.stdin) if request.stdin else ""
     files = tuple([kept(f"file {name}", content) for name, content in request.files.items()])
-    return Kept(KeptInputs(stdin=stdin, files=files) if stdin or files else None, missing)
+    return KeptContent(KeptInputs(stdin=stdin, files=files) if stdin or files else None, missing)
 
 
-def intent_record(judged: Judged, approval: Approval | None, kept: Kept, redactor: Redactor) -> dict[str, Any]:
+def intent_record(judged: Judged, approval: Approval | None, kept: KeptContent, redactor: Redactor) -> dict[str, Any]:
     """Return the `Intent` of a submission as plain data: with the names of its secrets, not their values."""
     submission, request, evaluation = judged.submission, judged.request, judged.evaluation
     # Word by word: quoting a command for reading may split a secret that contains a quote.

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from ..backends.base import Capabilities, Control, Entry, Outcome, Sink
+from ..backends.base import Capabilities, Control, Outcome, OverlayEntry, Sink
 from ..backends.jail import JailBackend
 from ..environments import Environment, Package, Store, this_python
 from ..environments import install as installing
@@ -169,7 +169,7 @@ class Installer:
 
     async def _installed(
         self, requirements: tuple[str, ...], index: Index, new: New, reason: str, other: Described | None
-    ) -> tuple[Entry, ...]:
+    ) -> tuple[OverlayEntry, ...]:
         """Run pip. On a disk rather than in memory, where there is one that can hold the changes of a cell."""
         for on_disk in (True, False):
             cell = _InstallCell(new.stage, other, on_disk=on_disk)
@@ -213,7 +213,7 @@ async def _described(python: str | None) -> Described | None:
     return await asyncio.to_thread(describe, python) if python is not None else None
 
 
-def _taken(entries: tuple[Entry, ...], new: New) -> tuple[Package, ...]:
+def _taken(entries: tuple[OverlayEntry, ...], new: New) -> tuple[Package, ...]:
     try:
         return installing.take(entries, new)
     except OSError as error:
@@ -249,7 +249,7 @@ class _InstallCell:
         self._project = Path(self._place.name, "project")
         self._project.mkdir()
         self._jail = JailBackend(minimum=0, once=True, changes_on_disk=on_disk, environments=contents)
-        self.entries: tuple[Entry, ...] | None = None
+        self.entries: tuple[OverlayEntry, ...] | None = None
         self.lacks_a_disk = False
 
     def capabilities(self) -> Capabilities:

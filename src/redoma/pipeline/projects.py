@@ -25,7 +25,7 @@ import msgspec
 from .. import telemetry
 from ..approval import Ask, Gate, Verdict, configuration_digest
 from ..approval.ask import ask_of, decode, encode
-from ..backends.base import Backend, Control, Entry, Outcome, Sink, run_over
+from ..backends.base import Backend, Control, Outcome, OverlayEntry, Sink, run_over
 from ..lib import files
 from ..lib.errors import ApprovalError, BackendError, Pending, WorkspaceError
 from ..lib.text import valid_utf8
@@ -65,7 +65,7 @@ class Judge(Protocol):
 class Reader(Protocol):
     """Reads what a session has changed so far: see `Control.read_changes`."""
 
-    def __call__(self, stage: str, /) -> Awaitable[tuple[Entry, ...]]: ...
+    def __call__(self, stage: str, /) -> Awaitable[tuple[OverlayEntry, ...]]: ...
 
 
 class Keeping(msgspec.Struct, frozen=True):
@@ -199,7 +199,7 @@ class Projects:
     def _effect_of_session(
         self,
         tree: Tree,
-        entries: tuple[Entry, ...],
+        entries: tuple[OverlayEntry, ...],
         stage: Path,
         began: float,
         applied: Mapping[str, float],

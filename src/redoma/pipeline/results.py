@@ -33,7 +33,7 @@ from ..output import MARKS
 from ..output.capture import Captured
 from ..redaction import PERSONAL_KINDS, Redactor, clean
 from ..redaction.redactor import replace
-from ..redaction.scanner import Found
+from ..redaction.scanner import Match
 
 _MAX_MESSAGE = 8192  # characters; code can raise an error with a text of many megabytes
 _MAX_PATHS = 200  # of an effect, in the audit log
@@ -297,7 +297,7 @@ def _renamed(values: Mapping[str, Any], safe: Mapping[str, str]) -> dict[str, An
     return shown
 
 
-def _secrets(data: bytes, redactor: Redactor) -> list[Found]:
+def _secrets(data: bytes, redactor: Redactor) -> list[Match]:
     return [found for found in redactor.find(data) if found.kind not in PERSONAL_KINDS]
 
 

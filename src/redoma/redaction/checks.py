@@ -124,7 +124,7 @@ def _all_of(value: _Value, text: bytes, at: int) -> Span:
     return value.start, end
 
 
-def _given(is_secret: Callable[[_Value, bytes, int, int], bool]) -> Check:
+def _of_value(is_secret: Callable[[_Value, bytes, int, int], bool]) -> Check:
     """Return a check for the value after a name. It removes the whole value if `is_secret` accepts it."""
 
     @functools.wraps(is_secret)
@@ -159,7 +159,7 @@ def password(text: bytes, start: int, end: int) -> Span | None:
     return _named_password(text, start, end)
 
 
-@_given
+@_of_value
 def _named_password(found: _Value, text: bytes, start: int, end: int) -> bool:
     """Accept any quoted literal, since a password can be any word; a bare value must not look like a name in code."""
     if _IN_EXPANSION.search(text, max(0, start - 40), start):  # `${DB_PASSWORD:?missing}`
@@ -202,7 +202,7 @@ def _is_scrambled(value: bytes) -> bool:
     return len(value) >= 8 and turns >= 3 and len(value) < 4 * turns + 2
 
 
-@_given
+@_of_value
 def netrc(value: _Value, text: bytes, start: int, end: int) -> bool:
     """Accept the password in a `~/.netrc`."""
     machine = re.search(rb"\b(?:machine[ \t]+\S+|default)\s+$", text[max(0, start - 160) : start])
@@ -215,7 +215,7 @@ def quoted_password(text: bytes, _start: int, end: int) -> Span | None:
     return _all_of(found, text, end - 1) if found and found.quoted and len(found.text) >= 4 else None
 
 
-@_given
+@_of_value
 def setting_password(value: _Value, text: bytes, _start: int, _end: int) -> bool:
     """Accept the value of a setting that is alone on its line: `requirepass hunter2`."""
     after = value.start + len(value.text) + value.quoted
@@ -266,7 +266,7 @@ def short_option(text: bytes, start: int, end: int) -> Span | None:
     return (first, last) if last - first >= 4 and not _STAND_IN.match(text[first:last]) else None
 
 
-@_given
+@_of_value
 def whole_value(value: _Value, text: bytes, start: int, _end: int) -> bool:
     """Accept whatever stands there. Of Windows' options, only that of `net use`."""
     known = not text.startswith(b" /user:", start) or b"net use " in text[max(0, start - 200) : start]
@@ -298,7 +298,7 @@ def piped(text: bytes, start: int, end: int) -> Span | None:
     return (first, last) if first and last - first >= 4 else None
 
 
-@_given
+@_of_value
 def credential(value: _Value, text: bytes, start: int, _end: int) -> bool:
     """Accept tokens and keys, which are generated: a value that doesn't look so (`token: next`) is a name or a word.
     The name of a secret (`arn:aws:secretsmanager:…:secret:name`) is not one."""
@@ -320,7 +320,7 @@ _HARMLESS_KEYS = frozenset(
 _UUID = lazy_pattern(rb"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$")
 
 
-@_given
+@_of_value
 def named_key(found: _Value, text: bytes, start: int, _end: int) -> bool:
     """Accept `ANYTHING_KEY=…`, unless the kind of key is not secret, or the value is a path or an identifier."""
     before, value = re.search(rb"[A-Za-z0-9]+$", text[max(0, start - 24) : start + 1]), found.text
@@ -335,7 +335,7 @@ def named_key(found: _Value, text: bytes, start: int, _end: int) -> bool:
     return not _UUID.match(value) and _count(value, _DIGITS) >= 2 and _is_strong(value)
 
 
-@_given
+@_of_value
 def key_value(found: _Value, _text: bytes, _start: int, _end: int) -> bool:
     """Accept `key=…` only with a long value, since the name alone says little."""
     value = found.text
@@ -343,7 +343,7 @@ def key_value(found: _Value, _text: bytes, _start: int, _end: int) -> bool:
     return bool(is_word) and _is_strong(value) and not _UUID.match(value)
 
 
-@_given
+@_of_value
 def aws_secret(value: _Value, _text: bytes, _start: int, _end: int) -> bool:
     """Accept an AWS secret key: exactly 40 characters."""
     return re.fullmatch(rb"[A-Za-z0-9/+]{40}", value.text) is not None

@@ -15,7 +15,7 @@ from typing import Any
 from ..lib.patterns import lazy_pattern
 from ..lib.sanitise import is_clean, without_invisible, without_sequences
 from ..models import MIN_SECRET, KiB
-from .scanner import KNOWN, PLACEHOLDER, Found, find, has_candidate, merge, options
+from .scanner import KNOWN, PLACEHOLDER, Match, find, has_candidate, merge, options
 
 _MIN_LINE = 16
 _MIN_BASE64 = 5
@@ -74,18 +74,18 @@ class Redactor:
                 self.literals.update(_encodings(value))
         self._values = _compile(self.flexible) if self.flexible else None
 
-    def find(self, data: bytes) -> list[Found]:
+    def find(self, data: bytes) -> list[Match]:
         """Return what to remove from UTF-8 text, sorted and without overlaps."""
-        found = [*self._known(data), *find(data)] if data else []
-        if not found:
-            return found
-        fresh = found = merge(found)
+        matches = [*self._known(data), *find(data)] if data else []
+        if not matches:
+            return matches
+        fresh = matches = merge(matches)
         for _ in range(_ROUNDS):
             if not fresh:
                 break
-            fresh = list(_uncovered(data, found, fresh))
-            found = merge([*found, *fresh])
-        return found
+            fresh = list(_uncovered(data, matches, fresh))
+            matches = merge([*matches, *fresh])
+        return matches
 
     def finds_nothing_in(self, texts: Iterable[str]) -> bool:
         """Return whether nothing would be removed from any of the texts: one search for all. False also if it is not
@@ -97,14 +97,14 @@ class Redactor:
         data = "\n".join(texts).encode("utf-8", "surrogatepass")
         return not data or (next(self._known(data), None) is None and not has_candidate(data))
 
-    def _known(self, data: bytes) -> Iterator[Found]:
+    def _known(self, data: bytes) -> Iterator[Match]:
         for match in self._values.finditer(data) if self._values else ():
             if not data.startswith(b"[redacted:", match.start()):
-                yield Found(match.start(), match.end(), KNOWN)
+                yield Match(match.start(), match.end(), KNOWN)
         for literal in self.literals:
             start = data.find(literal)
             while start >= 0:
-                yield Found(start, start + len(literal), KNOWN)
+                yield Match(start, start + len(literal), KNOWN)
                 start = data.find(literal, start + len(literal))
 
     def rejoin_secrets(self, data: bytes) -> bytes:
@@ -161,10 +161,10 @@ class Redactor:
 
     def redact_bytes(self, data: bytes) -> tuple[bytes, dict[str, int]]:
         """Do the same as `redact` for UTF-8 bytes."""
-        found = self.find(data)
-        if not found:
+        matches = self.find(data)
+        if not matches:
             return data, {}
-        return replace(data, found)[0], dict(Counter(item.kind for item in found))
+        return replace(data, matches)[0], dict(Counter(item.kind for item in matches))
 
     def redact_data(self, value: Any) -> tuple[Any, dict[str, int]]:
         """Do the same as `redact` for nested plain data: keys and values, numbers that spell a secret, bytes."""
@@ -186,16 +186,16 @@ def clean(text: str, redactor: Redactor) -> tuple[str, dict[str, int]]:
     return redacted.decode(), counts
 
 
-def replace(data: bytes, found: list[Found]) -> tuple[bytes, list[Found]]:
-    """Return the data with everything found replaced by labels, and the positions of the labels."""
+def replace(data: bytes, matches: list[Match]) -> tuple[bytes, list[Match]]:
+    """Return the data with all matches replaced by labels, and the positions of the labels."""
     pieces: list[bytes] = []
-    labels: list[Found] = []
+    labels: list[Match] = []
     end = size = 0
-    for item in found:
+    for item in matches:
         label = b"[redacted:%s]" % item.kind.encode()
         start = size + item.start - end
         size = start + len(label)
-        labels.append(Found(start, size, item.kind))
+        labels.append(Match(start, size, item.kind))
         pieces += data[end : item.start], label
         end = item.end
     return b"".join([*pieces, data[end:]]), labels
@@ -213,10 +213,10 @@ def _set_apart(data: bytes, pieces: Iterable[tuple[int, int, bytes]]) -> bytes:
     return b"".join([*parts, data[end:]])
 
 
-def _uncovered(data: bytes, found: list[Found], fresh: list[Found]) -> Iterator[Found]:
+def _uncovered(data: bytes, matches: list[Match], fresh: list[Match]) -> Iterator[Match]:
     """Yield what is found only after its neighbour is removed (`AKIA…password=…`)."""
     masked = bytearray(data)
-    for item in found:
+    for item in matches:
         masked[item.start : item.end] = b"*" * (item.end - item.start)
     masked_data = bytes(masked)
     around: list[tuple[int, int]] = []
@@ -244,9 +244,9 @@ class _Walk:
             case str():
                 return self._named(name, value) if name else self._text(value)
             case bytes() | bytearray():
-                kept, counts = self.redactor.redact_bytes(bytes(value))
+                data, counts = self.redactor.redact_bytes(bytes(value))
                 self._count(counts)
-                return kept
+                return data
             case dict():
                 return self._mapping(value, depth)
             case list():
@@ -293,7 +293,7 @@ class _Walk:
 
         before = f"{json.dumps(name, ensure_ascii=False)}: ".encode("utf-8", "surrogatepass")
         spelt, at = json.dumps(text, ensure_ascii=False).encode("utf-8", "surrogatepass"), len(before)
-        pair = [Found(f.start - at, f.end - at, f.kind) for f in self.redactor.find(before + spelt) if f.end > at]
+        pair = [Match(f.start - at, f.end - at, f.kind) for f in self.redactor.find(before + spelt) if f.end > at]
         alone = self.redactor.find(spelt) if pair else []
         for item in pair:
             if item not in alone:

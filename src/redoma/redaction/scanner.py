@@ -12,8 +12,6 @@ import threading
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-import msgspec
-
 from .hints import HINTS, possible_kinds
 from .patterns import PATTERNS, Pattern
 
@@ -39,32 +37,24 @@ _SHORT, _FEW = 4096, 64
 """Bytes of a text that is searched for hints first, and how many such texts."""
 
 
-class Match(msgspec.Struct, frozen=True):
+class Match(NamedTuple):
     """One piece of sensitive data: `text[start:end]`."""
 
-    kind: str
-    start: int
-    end: int
-
-
-class Found(NamedTuple):
-    """One piece of sensitive data in UTF-8 text; positions are in bytes."""
-
     start: int
     end: int
     kind: str
 
 
-def found_after(found: Iterable[Found], position: int) -> list[Found]:
+def matches_after(matches: Iterable[Match], position: int) -> list[Match]:
     """Return the items that end after a position, relative to it. Items that begin before it begin at 0."""
     return [
-        Found(max(0, item.start - position), item.end - position, item.kind) for item in found if item.end > position
+        Match(max(0, item.start - position), item.end - position, item.kind) for item in matches if item.end > position
     ]
 
 
-def cut_outside(found: Iterable[Found], stop: int) -> int:
+def cut_outside(matches: Iterable[Match], stop: int) -> int:
     """Return the last position up to `stop` where a cut splits nothing that was found."""
-    return min([stop, *(item.start for item in found if item.start < stop < item.end)])
+    return min([stop, *(item.start for item in matches if item.start < stop < item.end)])
 
 
 def options(**changes: Any) -> Any:
@@ -146,7 +136,7 @@ def has_candidate(text: bytes) -> bool:
     return automata is not None and automata.where.search(text) is not None
 
 
-def find(text: bytes, position: int = 0, stop: int | None = None, *, named: bool = False) -> Iterator[Found]:
+def find(text: bytes, position: int = 0, stop: int | None = None, *, named: bool = False) -> Iterator[Match]:
     """Yield sensitive data in UTF-8 text, found by its form, in the order of its candidates; items may overlap.
 
     With `named`, include the name that marks a value as a secret.
@@ -166,25 +156,25 @@ def find(text: bytes, position: int = 0, stop: int | None = None, *, named: bool
             position = max(end, span[1])
             if span[0] >= end and (others := automata.matching(text[span[0] : span[1]])):
                 pattern = others[0]  # `token: glpat-…`: found by its name, but its form is more specific
-            yield Found(min(start, span[0]) if named else span[0], span[1], pattern.kind)
+            yield Match(min(start, span[0]) if named else span[0], span[1], pattern.kind)
             continue
         rejected += 1
         if rejected > _MAX_REJECTED:
-            yield Found(start, len(text) if stop is None else stop, UNCHECKED)
+            yield Match(start, len(text) if stop is None else stop, UNCHECKED)
             return
         if end - start <= _RETRY_WITHIN:
             position = start + 1
 
 
-def merge(found: Iterator[Found] | list[Found]) -> list[Found]:
+def merge(matches: Iterator[Match] | list[Match]) -> list[Match]:
     """Return the items sorted and without overlaps: overlapping items become one, of the first one's kind. If both
     begin at one position, a given value takes precedence over a pattern.
     """
-    merged: list[Found] = []
-    for item in sorted(found, key=lambda item: (item.start, item.kind != KNOWN)):
+    merged: list[Match] = []
+    for item in sorted(matches, key=lambda item: (item.start, item.kind != KNOWN)):
         if merged and item.start < merged[-1].end:
             last = merged[-1]
-            merged[-1] = Found(last.start, max(last.end, item.end), last.kind)
+            merged[-1] = Match(last.start, max(last.end, item.end), last.kind)
         else:
             merged.append(item)
     return merged
@@ -193,12 +183,12 @@ def merge(found: Iterator[Found] | list[Found]) -> list[Found]:
 def scan(text: str) -> list[Match]:
     """Return every secret and all personal data in the text, sorted and without overlaps."""
     data = text.encode("utf-8", "surrogatepass")
-    found = merge(find(data))
+    matches = merge(find(data))
     if len(data) == len(text):
-        return [Match(kind, start, end) for start, end, kind in found]
-    matches, byte, char = [], 0, 0
-    for start, end, kind in found:
+        return matches
+    in_text, byte, char = [], 0, 0
+    for start, end, kind in matches:
         first = char + len(data[byte:start].decode("utf-8", "surrogatepass"))
         char, byte = first + len(data[start:end].decode("utf-8", "surrogatepass")), end
-        matches.append(Match(kind, first, char))
-    return matches
+        in_text.append(Match(first, char, kind))
+    return in_text

@@ -67,21 +67,21 @@ class Unfinished:
         stop = len(data)
         for _ in range(_ROUNDS):  # text before something held back may be a secret once that is removed
             text = data[:stop]
-            held = min(self._value(text, start, patient=False), _key(text), _key_body(text), self._begun(text))
-            if held == stop:
+            position = min(self._value(text, start, patient=False), _key(text), _key_body(text), self._begun(text))
+            if position == stop:
                 break
-            stop = held
+            stop = position
         return max(start, stop)
 
     def _begun(self, data: bytes) -> int:
         """Return the position from which the end of the text looks like the beginning of a secret."""
         start = max(0, len(data) - _NEAR_END)
         near = data[start:]
-        found = [*self._redactor.find(near + _PROBE), *self._redactor.find(near)]
-        held = [item.start for item in found if item.start < len(near) <= item.end]
+        matches = [*self._redactor.find(near + _PROBE), *self._redactor.find(near)]
+        starts = [item.start for item in matches if item.start < len(near) <= item.end]
         if sign := _signs().search(near):
-            held.append(sign.start())
-        return start + min(held, default=len(near))
+            starts.append(sign.start())
+        return start + min(starts, default=len(near))
 
     def _value(self, data: bytes, start: int, *, patient: bool) -> int:
         short = data.endswith(b"\n") and _last_run(data) < _MIN_WRAPPED

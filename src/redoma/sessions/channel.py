@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal, Protocol
 import msgspec
 
 from ..backends import display
-from ..backends.base import Backend, Control, Entry, Outcome, Passed, exceeded, uncancellable
+from ..backends.base import Backend, Control, Outcome, OverlayEntry, Passed, exceeded, uncancellable
 from ..lib.errors import BackendError, InvalidRequest
 from ..models import Isolation, Request, Stream
 from . import frames
@@ -210,7 +210,7 @@ class Channel:
         if self._task is not None and not self._task.cancelled():
             self._task.exception()  # so that asyncio doesn't report it as never retrieved
 
-    async def read_changes(self, stage: str) -> tuple[Entry, ...]:
+    async def read_changes(self, stage: str) -> tuple[OverlayEntry, ...]:
         """Return what the session has changed in its project so far: see `Control.read_changes`."""
         if self.ended.done() or self._control.read_changes is None:
             raise self.gone()

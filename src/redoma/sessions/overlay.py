@@ -15,7 +15,7 @@ import uuid
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import ExitStack
 
-from ..backends.base import Entry
+from ..backends.base import OverlayEntry
 from ..lib.errors import BackendError, WorkspaceError
 from ..models import Effect, Request, Submission
 from ..pipeline.executor import AsyncExecutor
@@ -27,7 +27,7 @@ from .copying import PATCH_LENGTH
 _MAX_RUNS = 200  # different runs that are remembered, to be judged when the effect is applied
 _PIECE = 1 << 20
 
-Read = Callable[[str], Awaitable[tuple[Entry, ...]]]
+Read = Callable[[str], Awaitable[tuple[OverlayEntry, ...]]]
 
 
 class Overlay:
@@ -115,7 +115,7 @@ class Overlay:
         self._tree.close()
 
 
-def _written(entries: tuple[Entry, ...], stage: str) -> int:
+def _written(entries: tuple[OverlayEntry, ...], stage: str) -> int:
     told = [
         {name: getattr(entry, name) for name in ("path", "kind", "mode", "size", "target", "opaque", "link_of")}
         for entry in entries

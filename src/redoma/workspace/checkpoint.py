@@ -16,6 +16,7 @@ on working. If Redoma is killed during a restore, `recover` finishes that restor
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import hashlib
 import os
@@ -24,7 +25,7 @@ from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
@@ -36,7 +37,7 @@ from ..lib.files import remove_tree
 from ..models import Effect
 from ..telemetry import WARNING, tell
 from . import journal
-from .restore import Plan, Restored, Restorer, WritableTree, make_plan
+from .restore import Restored, RestorePlan, Restorer, WritableTree, make_plan
 from .snapshot import Bounds, Comparison, Contents, ProjectTree, Snapshot, record
 from .tree import Tree
 
@@ -57,7 +58,7 @@ class Checkpoint:
         self.project = project
         self._place = directory / _key(project)
         self._root = -1
-        self._locks = _hold_project(directory, project)
+        self._locks = _lock_project(directory, project)
         try:
             self._above, self._name = _parent(project)
         except BaseException:
@@ -82,13 +83,13 @@ class Checkpoint:
         `Busy`, `TooLarge`, and `BackendError` if there is an earlier checkpoint with changes, or if the checkpoint
         can't be written.
         """
-        scope, skipped = _scope(paths), _skipped(tree.path, [directory, *exclude])
+        scope, skipped = _scope(paths), _paths_inside(tree.path, [directory, *exclude])
         with _reporting(f"there is no checkpoint of {tree.path}"):
             os.close(files.open_own_directory(directory, holds="checkpoints", error=BackendError))
             (directory / "locks").mkdir(0o700, exist_ok=True)
             checkpoint = cls(directory, tree.path)
             try:
-                checkpoint._require_nothing_kept()
+                checkpoint._require_no_earlier_one()
                 checkpoint._record(tree, bounds or Bounds(), scope, skipped)
             except BaseException:
                 checkpoint.close()
@@ -103,7 +104,7 @@ class Checkpoint:
                 return None
             checkpoint = cls(directory, project)
             try:
-                checkpoint._read()
+                checkpoint._read_files()
             except BaseException:
                 checkpoint.close()
                 raise
@@ -124,7 +125,7 @@ class Checkpoint:
         nothing.
         """
         with _reporting(f"{self.project} can't be compared with its checkpoint"):
-            descriptor = self._open()
+            descriptor = self._open_project()
             if descriptor is None:  # the project is gone, or its path is no longer a directory
                 descriptor = os.open(self._place / "empty", files.OPEN_DIRECTORY)
             with ProjectTree(self.project, descriptor) as tree:
@@ -135,7 +136,7 @@ class Checkpoint:
         with _reporting(f"{self.project} can't be put back"):
             paths: set[str] = set()
             for _ in range(2):  # a directory that was not empty can be removed once its content was moved back
-                descriptor = self._open() or self._make_root()
+                descriptor = self._open_project() or self._make_root()
                 if isinstance(descriptor, str):
                     return Restored(failed={".": descriptor})
                 with WritableTree(self.project, descriptor, self.snapshot) as tree:
@@ -150,7 +151,7 @@ class Checkpoint:
                     break
             return msgspec.structs.replace(restored, paths=tuple(sorted(paths - restored.failed.keys())))
 
-    def _carry_out(self, comparison: Comparison, plan: Plan, so_far: Restored) -> Restored:
+    def _carry_out(self, comparison: Comparison, plan: RestorePlan, so_far: Restored) -> Restored:
         if isinstance(comparison.tree, WritableTree):
             comparison.tree.rights = 0o700
         restored = Restorer(comparison, plan, so_far).run()
@@ -161,10 +162,10 @@ class Checkpoint:
         """Finish an interrupted restore, except for paths that have changed since. Returns None if there was none."""
         with _reporting(f"the restore of {self.project} can't be finished"):
             try:
-                plan = _load(self._place / journal.NAME, Plan)
+                plan = _load(self._place / journal.NAME, RestorePlan)
             except FileNotFoundError:
                 return None
-            descriptor = self._open()
+            descriptor = self._open_project()
             if descriptor is None or os.fstat(descriptor).st_ino != plan.root:
                 if descriptor is not None:
                     os.close(descriptor)
@@ -190,10 +191,10 @@ class Checkpoint:
         self._above = self._root = -1
         self._locks.close()
 
-    def _require_nothing_kept(self) -> None:
+    def _require_no_earlier_one(self) -> None:
         if not (self._place / "manifest").exists():
             return
-        self._read()
+        self._read_files()
         if (self._place / journal.NAME).exists() or self.effect() != Effect(project=self.project):
             raise BackendError(
                 f"there is an earlier checkpoint of {self.project}",
@@ -220,13 +221,13 @@ class Checkpoint:
             remove_tree(self._place)
             raise
 
-    def _read(self) -> None:
+    def _read_files(self) -> None:
         self.snapshot = _load(self._place / "manifest", Snapshot)
         if self.snapshot.project != self.project:
             raise BackendError(f"{self._place} is damaged", why="it is of another project", next="remove it")
         self._contents = Contents(files.open_regular(self._place / "contents"))
 
-    def _now(self) -> os.stat_result | None:
+    def _stat_project(self) -> os.stat_result | None:
         """Return the stat of the project's path; None if nothing is there."""
         if not self._name:
             return os.fstat(self._above)
@@ -235,11 +236,11 @@ class Checkpoint:
         except FileNotFoundError:
             return None
 
-    def _open(self) -> int | None:
+    def _open_project(self) -> int | None:
         """Return a descriptor of the directory that is the project now: the original one, or one that the run created
         in its place. None if there is neither.
         """
-        now = self._now()
+        now = self._stat_project()
         if now is None or not stat.S_ISDIR(now.st_mode):
             return None
         # Use the open descriptor, because its mode may forbid opening it now.
@@ -256,7 +257,7 @@ class Checkpoint:
 
     def _make_root(self) -> int | str:
         """Create the project's directory again and open it; or return why that can't be done."""
-        now = self._now()
+        now = self._stat_project()
         if now is not None:
             if stat.S_ISDIR(now.st_mode) or self._is_older():
                 return "the run has moved something from elsewhere to the place of the project; move it away first"
@@ -284,7 +285,7 @@ def recover(directory: Path) -> tuple[Recovered, ...]:
     """Finish restores that a crash has interrupted, and return what was found. Checkpoints in use are left alone; those
     without changes are removed.
     """
-    found: list[Recovered] = []
+    projects: list[Recovered] = []
     if not directory.is_dir():
         return ()
     for place in sorted(directory.iterdir()):
@@ -294,35 +295,31 @@ def recover(directory: Path) -> tuple[Recovered, ...]:
         try:
             project = _load(place / "manifest", Snapshot).project
             checkpoint = Checkpoint.load(directory, project)
-            if checkpoint is not None:
-                found.extend(_recover(checkpoint))
+            if checkpoint is not None and (recovered := _recover(checkpoint)) is not None:
+                projects.append(recovered)
         except FileNotFoundError:
-            with suppress(Busy), _held(directory, place.name):  # an unfinished checkpoint
+            with suppress(Busy), _lock(directory, place.name):  # an unfinished checkpoint
                 remove_tree(place)
         except Busy:
             continue
         except BackendError as error:  # continue with the others
-            found.append(Recovered(project=project, state="unusable", why=str(error)))
-    for one in found:
+            projects.append(Recovered(project=project, state="unusable", why=str(error)))
+    for one in projects:
         tell(WARNING, "checkpoint.found", project=one.project, state=one.state)
-    return tuple(found)
+    return tuple(projects)
 
 
-def _recover(checkpoint: Checkpoint) -> list[Recovered]:
-    try:
+def _recover(checkpoint: Checkpoint) -> Recovered | None:
+    """Finish the interrupted restore of a checkpoint. Returns None, and removes it, if there is nothing to restore."""
+    about: dict[str, Any] = {"project": checkpoint.project, "taken": checkpoint.taken}
+    with contextlib.closing(checkpoint):
         restored = checkpoint.resume()
-        found = Recovered(project=checkpoint.project, state="waiting", taken=checkpoint.taken)
-        if restored is None:
-            if checkpoint.effect() == Effect(project=checkpoint.project):
-                checkpoint.clear()
-                return []
-            return [found]
-        if not restored.failed:
-            checkpoint.clear()
-        state = "incomplete" if restored.failed else "restored"
-        return [msgspec.structs.replace(found, state=state, restored=restored)]
-    finally:
-        checkpoint.close()
+        if restored is None and checkpoint.effect() != Effect(project=checkpoint.project):
+            return Recovered(**about, state="waiting")
+        if restored is not None and restored.failed:
+            return Recovered(**about, state="incomplete", restored=restored)
+        checkpoint.clear()
+        return None if restored is None else Recovered(**about, state="restored", restored=restored)
 
 
 class Guard:
@@ -397,13 +394,13 @@ def _parent(project: str) -> tuple[int, str]:
 
 
 @contextmanager
-def _held(directory: Path, key: str, *, shared: bool = False) -> Iterator[None]:
+def _lock(directory: Path, key: str, *, shared: bool = False) -> Iterator[None]:
     """Hold the lock of a project, named by its key, for the length of the block. Raises `Busy` if another process has
     it.
     """
     lock = files.open_regular(directory / "locks" / key, os.O_RDWR | os.O_CREAT)
-    with files.closing(lock), files.locked(lock, shared=shared) as held:
-        if not held:
+    with files.closing(lock), files.locked(lock, shared=shared) as is_ours:
+        if not is_ours:
             raise Busy(
                 "the project is in use",
                 why="another run with a checkpoint works in it, in a directory above it or in one below it",
@@ -412,13 +409,13 @@ def _held(directory: Path, key: str, *, shared: bool = False) -> Iterator[None]:
         yield
 
 
-def _hold_project(directory: Path, project: str) -> ExitStack:
+def _lock_project(directory: Path, project: str) -> ExitStack:
     """Hold the exclusive lock of a project, and shared locks of all directories above it. The caller closes the
     result.
     """
     with ExitStack() as locks:
         for path in (*map(str, reversed(Path(project).parents)), project):
-            locks.enter_context(_held(directory, _key(path), shared=path != project))
+            locks.enter_context(_lock(directory, _key(path), shared=path != project))
         return locks.pop_all()
 
 
@@ -433,7 +430,7 @@ def _scope(paths: Iterable[str]) -> tuple[str, ...]:
     return tuple(path for path in named if not any(path.startswith(f"{other}/") for other in named)) or ("",)
 
 
-def _skipped(project: str, own: Iterable[str | os.PathLike[str]]) -> tuple[str, ...]:
+def _paths_inside(project: str, own: Iterable[str | os.PathLike[str]]) -> tuple[str, ...]:
     """Return those of our own directories that are in the project, as paths relative to it."""
     real = (os.path.realpath(path) for path in own)
     within = os.path.join(project, "")

@@ -20,7 +20,7 @@ from typing import Literal
 
 import msgspec
 
-from ..backends.base import EVERYTHING, Entry
+from ..backends.base import EVERYTHING, OverlayEntry
 from ..backends.collect import Patterns, wanted
 from ..lib.errors import WorkspaceError
 from ..lib.files import NotRegular, open_regular
@@ -38,7 +38,7 @@ _SET_ID = stat.S_ISUID | stat.S_ISGID
 
 
 def effect_of(
-    tree: Tree, entries: Sequence[Entry], stage: Path, began: float, applied: Mapping[str, float] | None = None
+    tree: Tree, entries: Sequence[OverlayEntry], stage: Path, began: float, applied: Mapping[str, float] | None = None
 ) -> Effect:
     """Return the effect that these entries, found above the project after a run, would have on it as it is now.
 
@@ -79,7 +79,7 @@ class _Overlay:
         self.conflicts: dict[str, str] = {}
         self._barred: dict[str, str] = {}  # path → why we can't back up and restore what the project has there
 
-    def take(self, entries: Sequence[Entry]) -> None:
+    def take(self, entries: Sequence[OverlayEntry]) -> None:
         """Record what each path is now and what it would be."""
         files = {entry.path: entry for entry in entries if entry.kind == "file"}
         hiding = []
@@ -162,12 +162,12 @@ class _Overlay:
             before, after = self.before.get(path), self.after[path]
             if after is None or not after.mode & _SET_ID:
                 continue
-            kept = 0
+            allowed = 0
             if before and msgspec.structs.replace(before, mode=after.mode) == after:
-                kept = before.mode & _SET_ID
+                allowed = before.mode & _SET_ID
             if after.kind == "directory":
-                kept |= self._mode_above(path) & stat.S_ISGID
-            if dropped := after.mode & _SET_ID & ~kept:
+                allowed |= self._mode_above(path) & stat.S_ISGID
+            if dropped := after.mode & _SET_ID & ~allowed:
                 self.after[path] = msgspec.structs.replace(after, mode=after.mode & ~dropped)
                 self.refused[path] = "its set-user-id or set-group-id bit is not carried over; the rest is"
 
@@ -193,7 +193,7 @@ class _Overlay:
         ]
 
 
-def _unfit(entry: Entry, files: dict[str, Entry]) -> str:
+def _unfit(entry: OverlayEntry, files: dict[str, OverlayEntry]) -> str:
     """Return why an entry can't be applied to any project; empty if it can."""
     if entry.kind == "refused":
         return entry.why or "it can't be carried over"
@@ -207,12 +207,12 @@ def _unfit(entry: Entry, files: dict[str, Entry]) -> str:
     return ""
 
 
-def _content(entry: Entry, files: dict[str, Entry]) -> Entry:
+def _content(entry: OverlayEntry, files: dict[str, OverlayEntry]) -> OverlayEntry:
     """Return the entry that has the content: this one, or the one that it is a hard link of."""
     return entry if entry.sha256 or not entry.link_of else files.get(entry.link_of, entry)
 
 
-def _version(entry: Entry, files: dict[str, Entry]) -> Version | None:
+def _version(entry: OverlayEntry, files: dict[str, OverlayEntry]) -> Version | None:
     match entry.kind:
         case "file":
             source = _content(entry, files)
@@ -248,7 +248,7 @@ def _with_renames(changes: list[Change]) -> list[Change]:
     ]
 
 
-def _name_by_content(stage: Path, entries: Sequence[Entry], changes: list[Change]) -> None:
+def _name_by_content(stage: Path, entries: Sequence[OverlayEntry], changes: list[Change]) -> None:
     digests = {change.after.sha256 for change in changes if change.after and change.after.kind == "file"}
     for entry in entries:
         if entry.kind == "file" and entry.blob and entry.sha256 in digests:

@@ -36,7 +36,7 @@ from .journal import Step
 from .plan import choose, steps
 from .transaction import RUN_AGAIN, Journal, Transaction, failure
 
-State = Literal["kept", "partly", "applied", "undone", "discarded", "broken"]
+ChangesState = Literal["kept", "partly", "applied", "undone", "discarded", "broken"]
 
 _MANIFEST = "manifest"
 _ID = lazy_pattern(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}\Z")
@@ -62,7 +62,7 @@ class Kept(msgspec.Struct, frozen=True, kw_only=True):
     """When it was kept."""
     since: float
     """Since when it is in this state."""
-    state: State = "kept"
+    state: ChangesState = "kept"
     """`partly`: some changes are applied. `broken`: another program interfered; `notes` lists what is not as it should
     be.
     """
@@ -99,12 +99,12 @@ class Changes:
                 f"{id!r} can't name changes", why="a name has letters, digits, - and _", next="use the id of the run"
             )
         kept = Kept(id=id, effect=effect, about=about, time=self._now(), since=self._now(), digest=effect.digest)
-        with self._opened(), files.temporary_directory(self.directory, f"{_UNFINISHED}{id}.") as new:
+        with self._open_directory(), files.temporary_directory(self.directory, f"{_UNFINISHED}{id}.") as new:
             (new / "new").mkdir(0o700)
             (new / "old").mkdir(0o700)
             versions = (change.after for change in effect.changes)
             for name in {version.sha256 for version in versions if version and version.kind == "file"}:
-                self._take(stage / name, new / "new" / name)
+                self._move_content(stage / name, new / "new" / name)
             journal.save(new / _MANIFEST, kept, durable=False)
             try:
                 os.rename(new, self.directory / id)
@@ -112,32 +112,32 @@ class Changes:
                 if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
                     raise
                 raise WorkspaceError(f"changes {id} are kept already", why="a run ends once", next=_LIST) from error
-        self._forget_some()
+        self._remove_some_old()
         return kept
 
     def get(self, id: str) -> Kept:  # noqa: A002
         """Return the changes of one run, named by its id or a prefix of it."""
-        with self._held(wait=False):
+        with self._locked(wait=False):
             return self._load(self._find(id))
 
     def list(self) -> tuple[Kept, ...]:
         """Return all kept changes, oldest first. One whose record is damaged is `broken`."""
-        with self._held(wait=False):
-            found = []
+        with self._locked(wait=False):
+            every = []
             for name in self._ids():
                 try:
-                    found.append(self._load(name))
+                    every.append(self._load(name))
                 except WorkspaceError as error:
-                    lost = Kept(id=name, effect=Effect(project=""), about={}, time=0, since=0)
-                    found.append(msgspec.structs.replace(lost, state="broken", notes=(str(error),)))
-            return tuple(sorted(found, key=lambda kept: (kept.time, kept.id)))
+                    nothing, notes = Effect(project=""), (str(error),)
+                    every.append(Kept(id=name, effect=nothing, about={}, time=0, since=0, state="broken", notes=notes))
+            return tuple(sorted(every, key=lambda kept: (kept.time, kept.id)))
 
     def discard(self, id: str) -> Kept:  # noqa: A002
         """Discard what is not applied. Applied changes stay, and can be undone."""
-        with self._held() as stuck:
+        with self._locked() as stuck:
             kept = self._load(self._find(id), stuck)
             self._require(kept, "discarded", "kept", "partly", "broken")
-            state: State = "applied" if kept.state == "partly" else "discarded"
+            state: ChangesState = "applied" if kept.state == "partly" else "discarded"
             kept = self._save(kept, state=state)
             files.remove_tree(self.directory / kept.id / "new")
             return kept
@@ -157,11 +157,11 @@ class Changes:
         and `state` of the returned value say what was left out. Raises `Conflict`, with every path that has changed,
         before anything is touched.
         """
-        with self._held() as stuck:
+        with self._locked() as stuck:
             kept = self._load(self._find(id), stuck)
             self._require(kept, "applied", "kept", "partly")
-            asked = None if paths is None else tuple(paths)
-            numbers, left = choose(kept.effect.changes, kept.applied, asked, named, exact=exact)
+            wanted = None if paths is None else tuple(paths)
+            numbers, left = choose(kept.effect.changes, kept.applied, wanted, named, exact=exact)
             chosen = [(number, kept.effect.changes[number]) for number in numbers]
             if left and not chosen:
                 some = ", ".join(f"{shown(path)} ({why})" for path, why in sorted(left.items())[:20])
@@ -172,19 +172,19 @@ class Changes:
             if during := {path: why for path, why in kept.effect.conflicts.items() if path in touched}:
                 raise Conflict("nothing was applied, as others worked there, too", during, next=RUN_AGAIN)
             plan = steps(chosen, back=False, owners={})
-            return self._carry(kept, "apply", [change.path for _, change in chosen], plan, left)
+            return self._transact(kept, "apply", [change.path for _, change in chosen], plan, left)
 
     def undo(self, id: str) -> Kept:  # noqa: A002
         """Restore exactly the paths that were applied. Raises `Conflict` if one of them has changed since.
 
         Changes that were applied only in part are all `kept` again: the rest still waits.
         """
-        with self._held() as stuck:
+        with self._locked() as stuck:
             kept = self._load(self._find(id), stuck)
             self._require(kept, "undone", "partly", "applied")
             changes = [(n, change) for n, change in enumerate(kept.effect.changes) if change.path in set(kept.applied)]
             plan = steps(changes, back=True, owners=kept.owners)
-            kept = self._carry(kept, "undo", kept.applied, plan, {})
+            kept = self._transact(kept, "undo", kept.applied, plan, {})
             if kept.state == "kept":
                 for backup in (self.directory / kept.id / "old").iterdir():
                     backup.unlink()
@@ -195,22 +195,22 @@ class Changes:
 
     def recover(self) -> dict[str, str]:
         """Finish, or take back, what a crash has left. Returns id → why that can't be done."""
-        with self._held(recover=False):
+        with self._locked(recover=False):
             return self._recover()
 
-    def _forget_some(self) -> None:
+    def _remove_some_old(self) -> None:
         """Remove old changes. Checks only a few random ones: that is fast however many there are, and each is checked
         eventually. Does nothing if another process holds the lock.
         """
         # A failure to remove old changes is not a failure of the run, whose changes are already kept.
-        with contextlib.suppress(OSError, WorkspaceError), self._opened() as directory:
-            with _locked(directory, wait=False) as held:
+        with contextlib.suppress(OSError, WorkspaceError), self._open_directory() as directory:
+            with _lock(directory, wait=False) as held:
                 names = self._ids() if held else ()
                 for name in random.sample(names, min(_MAX_CHECKED, len(names))):
-                    if self._is_over(name):
-                        self._forget(name)
+                    if self._is_old(name):
+                        self._remove(name)
 
-    def _is_over(self, name: str) -> bool:
+    def _is_old(self, name: str) -> bool:
         place = self.directory / name
         try:
             written = (place / _MANIFEST).stat().st_mtime
@@ -226,7 +226,7 @@ class Changes:
         days = DONE_DAYS if kept.state in ("discarded", "undone") else WAITING_DAYS
         return kept.since < self._now() - days * _DAY
 
-    def _forget(self, name: str) -> None:
+    def _remove(self, name: str) -> None:
         """Remove changes. Renames them first, so that the next sweep removes what a crash leaves."""
         gone = self.directory / f"{_UNFINISHED}{name}.{secrets.token_hex(8)}"
         os.rename(self.directory / name, gone)
@@ -235,15 +235,15 @@ class Changes:
     # --- shared ---
 
     @contextlib.contextmanager
-    def _held(self, *, wait: bool = True, recover: bool = True) -> Iterator[dict[str, str]]:
+    def _locked(self, *, wait: bool = True, recover: bool = True) -> Iterator[dict[str, str]]:
         """Hold the lock, and recover from a crash. Yields what can't be recovered, like `recover`. Without `wait`, for
         callers that only read, neither is done while another process holds the lock.
         """
-        with self._opened() as directory, _locked(directory, wait=wait) as held:
+        with self._open_directory() as directory, _lock(directory, wait=wait) as held:
             yield self._recover() if held and recover else {}
 
     @contextlib.contextmanager
-    def _opened(self) -> Iterator[int]:
+    def _open_directory(self) -> Iterator[int]:
         try:
             directory = files.open_own_directory(self.directory, holds="changes to keep", error=WorkspaceError)
         except OSError as error:
@@ -276,7 +276,7 @@ class Changes:
             self._finish(self._load(name), work)
         tell(WARNING, "effect.recovered", run=name, action=plan.action, phase=work.journal.phase)
 
-    def _carry(
+    def _transact(
         self,
         kept: Kept,
         action: Literal["apply", "undo"],
@@ -309,7 +309,7 @@ class Changes:
                 kept = self._save(kept, state="broken", notes=notes)
         elif plan.action == "undo":
             # It is `kept` if a crash came after this was written.
-            state: State = "kept" if kept.state in ("partly", "kept") else "undone"
+            state: ChangesState = "kept" if kept.state in ("partly", "kept") else "undone"
             kept = self._save(kept, state=state, notes=notes, applied=(), left={})
         else:
             applied = tuple(sorted({*kept.applied, *plan.paths}))
@@ -320,12 +320,12 @@ class Changes:
         journal.remove(self.directory / kept.id)
         return kept
 
-    def _save(self, kept: Kept, **news: Any) -> Kept:
-        kept = msgspec.structs.replace(kept, since=self._now(), **news)
+    def _save(self, kept: Kept, **fields: Any) -> Kept:
+        kept = msgspec.structs.replace(kept, since=self._now(), **fields)
         journal.save(self.directory / kept.id / _MANIFEST, kept)
         return kept
 
-    def _take(self, source: Path, target: Path) -> None:
+    def _move_content(self, source: Path, target: Path) -> None:
         """Move a content from the stage. It is copied instead if others might still write to the file, or if it is on
         another file system.
         """
@@ -349,12 +349,13 @@ class Changes:
         return tuple(name for name in os.listdir(self.directory) if _ID.match(name) and name != "lock")
 
     def _find(self, id: str) -> str:  # noqa: A002
-        names = self._ids()
-        found = [name for name in names if name == id] or [name for name in names if id and name.startswith(id)]
-        if len(found) != 1:
-            why = "several begin like that" if found else "nothing is kept under that name"
+        matching = [name for name in self._ids() if id and name.startswith(id)]
+        if id in matching:
+            return id
+        if len(matching) != 1:
+            why = "several begin like that" if matching else "nothing is kept under that name"
             raise UnknownChanges(f"there are no changes {id!r}", why=why, next=_LIST)
-        return found[0]
+        return matching[0]
 
     def _load(self, name: str, stuck: dict[str, str] | None = None) -> Kept:
         if stuck and name in stuck:
@@ -375,19 +376,19 @@ class Changes:
             ) from error
         return kept
 
-    def _require(self, kept: Kept, done: str, *states: State) -> None:
+    def _require(self, kept: Kept, done: str, *states: ChangesState) -> None:
         """Raise `WorkspaceError` unless the changes are in one of these states."""
         if kept.state not in states:
-            was = {"kept": "they were not applied", "partly": "a part of them is applied"}
-            why = was.get(
-                kept.state, f"they are {kept.state} since {time.strftime('%F %T', time.localtime(kept.since))}"
+            since = time.strftime("%F %T", time.localtime(kept.since))
+            why = {"kept": "they were not applied", "partly": "a part of them is applied"}.get(
+                kept.state, f"they are {kept.state} since {since}"
             )
             why += f" ({'; '.join(kept.notes)})" if kept.notes else ""
             raise WorkspaceError(f"the changes {kept.id} can't be {done}", why=why, next=_LIST)
 
 
 @contextlib.contextmanager
-def _locked(directory: int, *, wait: bool) -> Iterator[bool]:
+def _lock(directory: int, *, wait: bool) -> Iterator[bool]:
     """Hold the lock of the kept changes; yield whether it is held. With `wait`, raises a `WorkspaceError` that names
     the holder if it takes too long.
     """

@@ -7,6 +7,7 @@ because git itself would run what it finds there.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 import re
@@ -20,7 +21,7 @@ from .protected import protected
 from .tree import with_parents
 
 _MAX_NAMES = 64  # of one path: links that lead to each other can make any number
-_MAX_TELLING = 1024  # of one path, if links beyond `_MAX_NAMES` are protected themselves
+_MAX_PROTECTED_NAMES = 1024  # the same, if the links beyond `_MAX_NAMES` are protected themselves
 _MAX_BYTES = 1 << 20  # of a configuration; larger ones are truncated
 _MAX_FILES = 32  # files that include each other
 _ENTERED = "it runs when its directory is entered"
@@ -35,26 +36,26 @@ class Names:
         self._project = project
         self._links: dict[str, list[str]] = {}
         self._configured: dict[str, str] = {}
-        self._telling: dict[str, bool] = {}
-        repositories, entered = list(_above(project, ".git")), list(_above(project, ".envrc"))
+        self._is_protected = functools.cache(protected)
+        repositories, envrcs = _nearest_above(project, ".git"), _nearest_above(project, ".envrc")
         for path, kind in _survey(project):
             whole = os.path.join(project, path)
             if kind == "link":
                 self._add(path, whole)
             else:
-                (repositories if kind == "git" else entered).append(whole)
+                (repositories if kind == "git" else envrcs).append(whole)
         for path, target in links.items():
             self._add(path, os.path.join(project, os.path.dirname(path), target))
-        configured = itertools.chain.from_iterable(map(_configured, repositories))
-        run = ((place, f"{_ENTERED}, by {os.path.basename(file)}") for place, file in sourced(entered, _read))
-        for place, why in itertools.chain(configured, run):
-            for passed in _way(place):
-                if inside := self._inside(passed):
+        by_git = itertools.chain.from_iterable(map(_configured_by_git, repositories))
+        by_envrc = ((place, f"{_ENTERED}, by {os.path.basename(file)}") for place, file in sourced(envrcs, _read))
+        for place, why in itertools.chain(by_git, by_envrc):
+            for stop in _stops(place):
+                if inside := self._inside(stop):
                     self._configured.setdefault(inside, why)
 
     def _add(self, path: str, target: str) -> None:
-        for passed in _way(target):
-            inside = self._inside(passed)
+        for stop in _stops(target):
+            inside = self._inside(stop)
             if inside is not None and inside != path:
                 self._links.setdefault(inside, []).append(path)
 
@@ -68,24 +69,22 @@ class Names:
         """Return the path, then every other name that links give it, directly or through a directory."""
         if not self._links:
             return [path]
-        found = [path]
-        known = {path}
-        for name in found:  # the list grows
+        names, known = [path], {path}
+        for name in names:  # the list grows
             for place in ("", *with_parents(name)):
                 rest = name[len(place) :].lstrip("/")
                 for link in self._links.get(place, ()):
                     other = f"{link}/{rest}" if rest else link
-                    # If there are too many, add only those by links that are protected: otherwise a hundred harmless
-                    # links could hide one of these.
-                    if other not in known and (len(found) < _MAX_NAMES or self._tells(link, len(found))):
+                    if other not in known and self._has_room(len(names), link):
                         known.add(other)
-                        found.append(other)
-        return found
+                        names.append(other)
+        return names
 
-    def _tells(self, link: str, count: int) -> bool:
-        if link not in self._telling:
-            self._telling[link] = bool(protected(link))
-        return self._telling[link] and count < _MAX_TELLING
+    def _has_room(self, count: int, link: str) -> bool:
+        """Return whether a path with `count` names may get another one, by this link. If there are too many, only links
+        that are protected add some: otherwise a hundred harmless links could hide one of these.
+        """
+        return count < _MAX_NAMES or (count < _MAX_PROTECTED_NAMES and bool(self._is_protected(link)))
 
     def configured(self, path: str) -> str:
         """Return why git or a shell runs or reads what is at this path, according to configuration; empty if they
@@ -96,13 +95,13 @@ class Names:
         return next((self._configured[place] for place in with_parents(path) if place in self._configured), "")
 
 
-def _way(path: str) -> list[str]:
+def _stops(path: str) -> list[str]:
     """Return every link that an absolute path goes through, and where it ends: changing any of these changes what is
     found at the path.
     """
-    passed: list[str] = []
+    links: list[str] = []
     at, todo = "/", path.split("/")[::-1]
-    while todo and len(passed) < _MAX_NAMES:
+    while todo and len(links) < _MAX_NAMES:
         name = todo.pop()
         if name == "..":
             at = os.path.dirname(at)
@@ -112,10 +111,10 @@ def _way(path: str) -> list[str]:
                 target = os.readlink(at)
             except OSError:
                 continue  # not a link
-            passed.append(at)
+            links.append(at)
             todo += target.split("/")[::-1]
             at = "/" if target.startswith("/") else os.path.dirname(at)
-    return [*passed, at]
+    return [*links, at]
 
 
 def _survey(project: str) -> Iterator[tuple[str, str]]:
@@ -138,14 +137,16 @@ def _survey(project: str) -> Iterator[tuple[str, str]]:
                     todo.append(path)
 
 
-def _above(project: str, name: str) -> Iterator[str]:
-    """Yield the nearest path with this name above the project, such as the `.git` of a repository around it."""
+def _nearest_above(project: str, name: str) -> list[str]:
+    """Return the nearest path with this name above the project, such as the `.git` of a repository around it; empty if
+    there is none.
+    """
     place = os.path.dirname(project)
     while place != os.path.dirname(place):
         if os.path.lexists(os.path.join(place, name)):
-            yield os.path.join(place, name)
-            return
+            return [os.path.join(place, name)]
         place = os.path.dirname(place)
+    return []
 
 
 # --- git's configuration ---
@@ -156,17 +157,17 @@ _RUN = {
     *("helper", "program", "command", "driver", "cmd", "uploadpack", "receivepack", "defaultkeycommand"),
 }
 """Keys whose value is a command, in whatever section."""
-_OBEY = {"hookspath": "hooks are in", "path": "configuration includes", "attributesfile": "attributes are in"}
+_READ = {"hookspath": "hooks are in", "path": "configuration includes", "attributesfile": "attributes are in"}
 
 
-def _configured(git: str) -> Iterator[tuple[str, str]]:
+def _configured_by_git(git: str) -> Iterator[tuple[str, str]]:
     """Yield paths that the configuration of a repository refers to, each with the reason why it matters. `git` is its
     `.git`: a directory, or a file that names one.
     """
     directories = [git]
-    if pointed := _pointer(git, "gitdir: "):
-        directories = [pointed]
-        if common := _pointer(os.path.join(pointed, "commondir"), ""):
+    if pointer := _pointer(git, "gitdir: "):
+        directories = [pointer]
+        if common := _pointer(os.path.join(pointer, "commondir"), ""):
             directories.append(common)
     elif os.path.isdir(f"{git}/modules"):
         directories += [place for place, _, files in os.walk(f"{git}/modules") if "config" in files]
@@ -178,10 +179,10 @@ def _configured(git: str) -> Iterator[tuple[str, str]]:
             work = next((value for section, key, value in values if (section, key) == ("core", "worktree")), "")
             base = os.path.realpath(os.path.join(directory, work)) if work else top
             for section, key, value in values:
-                if key in _OBEY:
+                if key in _READ:
                     start = os.path.dirname(file) if key == "path" else base
                     place = os.path.join(start, value)
-                    yield place, f"git's {_OBEY[key]} it"
+                    yield place, f"git's {_READ[key]} it"
                     if key == "path" and len(todo) < _MAX_FILES:
                         todo.append(place)
                 elif key in _RUN or (section == "alias" and value.startswith("!")):
@@ -221,18 +222,18 @@ def _values(text: str) -> Iterator[tuple[str, str, str]]:
     section = ""
     for line in text.replace("\\\n", "").splitlines():
         line = line.strip()
-        if found := _SECTION.match(line):
-            section, line = found[1].lower(), line[found.end() :]
+        if header := _SECTION.match(line):
+            section, line = header[1].lower(), line[header.end() :]
         if entry := _ENTRY.fullmatch(line):
             yield section, entry[1].lower(), _unquoted(entry[2])
 
 
 def _unquoted(value: str) -> str:
     """Return a value without quotes and comments, its escapes decoded."""
-    found, quoted, escaped = [], False, False
+    chars, quoted, escaped = [], False, False
     for char in value:
         if escaped:
-            found.append({"n": "\n", "t": "\t", "b": "\b"}.get(char, char))
+            chars.append({"n": "\n", "t": "\t", "b": "\b"}.get(char, char))
             escaped = False
         elif char == "\\":
             escaped = True
@@ -241,8 +242,8 @@ def _unquoted(value: str) -> str:
         elif char in "#;" and not quoted:
             break
         else:
-            found.append(char)
-    return "".join(found).strip()
+            chars.append(char)
+    return "".join(chars).strip()
 
 
 def _words(command: str) -> list[str]:

@@ -5,14 +5,14 @@ An undo has the same steps with before and after exchanged.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from ..lib.errors import WorkspaceError
 from ..models import Change
 from .diffs import shown
 from .journal import Step, is_directory
 from .protected import named
-from .tree import with_parents
+from .tree import parents, with_parents
 
 NOT_CHOSEN = "it was not chosen"
 
@@ -23,7 +23,7 @@ def steps(changes: Iterable[tuple[int, Change]], *, back: bool, owners: dict[str
     Each change comes with its number, which is the name of the backup of its old content. `owners` maps paths to the
     user and group of what an undo restores.
     """
-    found = []
+    steps = []
     for number, change in changes:
         halves = [(change.path, change.before, change.after)]
         if change.old_path:
@@ -31,13 +31,13 @@ def steps(changes: Iterable[tuple[int, Change]], *, back: bool, owners: dict[str
         for path, before, after in halves:
             if back:
                 source = f"old/{number}" if before and before.kind == "file" else ""
-                found.append(Step(path=path, before=after, after=before, source=source, owner=owners.get(path)))
+                steps.append(Step(path=path, before=after, after=before, source=source, owner=owners.get(path)))
             else:
                 source = f"new/{after.sha256}" if after and after.kind == "file" else ""
                 backup = f"old/{number}" if before and before.kind == "file" else ""
                 like = change.old_path if before is None else ""
-                found.append(Step(path=path, before=before, after=after, source=source, backup=backup, like=like))
-    return tuple(sorted(found, key=_order))
+                steps.append(Step(path=path, before=before, after=after, source=source, backup=backup, like=like))
+    return tuple(sorted(steps, key=_order))
 
 
 def _order(step: Step) -> tuple[int, int, str]:
@@ -71,11 +71,11 @@ def choose(
     if one of the `paths` is protected and not named, or if no change has it.
     """
     done = set(applied)
-    waiting = {change.path: number for number, change in enumerate(changes) if change.path not in done}
-    wanted = _picked(changes, waiting, paths, exact)
-    left = {path: NOT_CHOSEN for path in waiting if path not in wanted}
-    for path in list(wanted):
-        change = changes[waiting[path]]
+    waiting = {change.path: change for change in changes if change.path not in done}
+    chosen = _named_by(paths, waiting, exact)
+    left = {path: NOT_CHOSEN for path in waiting if path not in chosen}
+    for path in sorted(chosen):
+        change = waiting[path]
         if change.protected and not named(path, names):
             if paths is not None and path in paths:
                 raise WorkspaceError(
@@ -83,59 +83,57 @@ def choose(
                     why=change.protected,
                     next=f"name it to apply it: --allow {shown(path)}",
                 )
-            wanted.remove(path)
+            chosen.remove(path)
             left[path] = change.protected
-    _complete(changes, waiting, wanted, left, exact)
-    return sorted(waiting[path] for path in wanted), {path: why for path, why in left.items() if path not in wanted}
+    _add_directories(waiting, chosen, left, exact)
+    while dependent := dict(_dependent(waiting, chosen, left)):
+        chosen.difference_update(dependent)
+        left.update(dependent)
+    return [number for number, change in enumerate(changes) if change.path in chosen], left
 
 
-def _picked(changes: Sequence[Change], waiting: dict[str, int], paths: Iterable[str] | None, exact: bool) -> set[str]:
+def _named_by(paths: Iterable[str] | None, waiting: dict[str, Change], exact: bool) -> set[str]:
+    """Return the paths of the changes that `paths` name. Raises `WorkspaceError` for a path that names none."""
     if paths is None:
         return set(waiting)
-    asked = {path.rstrip("/") for path in paths}
-    picked, met = set(), set()
-    for path, number in waiting.items():
-        places = {path} if exact else {*with_parents(path), *with_parents(changes[number].old_path)}
-        if places & asked:
-            picked.add(path)
-            met |= places
-    if unknown := asked - met:
+    unused = wanted = {path.rstrip("/") for path in paths}
+    chosen = set()
+    for path, change in waiting.items():
+        places = {path} if exact else {*with_parents(path), *with_parents(change.old_path)}
+        if places & wanted:
+            chosen.add(path)
+            unused = unused - places
+    if unused:
         raise WorkspaceError(
-            f"nothing that waits to be applied is at {', '.join(map(shown, sorted(unknown)))}",
+            f"nothing that waits to be applied is at {', '.join(map(shown, sorted(unused)))}",
             why="these changes have no such path, or it was applied before",
             next="use paths as they are shown with the changes",
         )
-    return picked
+    return chosen
 
 
-def _complete(
-    changes: Sequence[Change], waiting: dict[str, int], wanted: set[str], left: dict[str, str], exact: bool
-) -> None:
-    """Add the directories that chosen changes need; drop changes that depend on something left out."""
-    about = {path: changes[number] for path, number in waiting.items()}
-    for path in list(wanted):
-        for place in [place for place in with_parents(path) if place in about and place not in wanted]:
+def _add_directories(waiting: dict[str, Change], chosen: set[str], left: dict[str, str], exact: bool) -> None:
+    """Move the changed directories that contain a chosen change from `left` to `chosen`."""
+    for path in list(chosen):
+        for place in parents(path):
+            if place not in left or not is_directory(waiting[place].after):
+                continue
             # A protected directory is added only for a path that is itself protected and named.
-            needed = left[place] == NOT_CHOSEN or (about[path].protected and about[place].before is None)
-            declined = exact and is_directory(about[place].before)  # it exists: only its mode would change
-            if needed and not declined and is_directory(about[place].after):
-                wanted.add(place)
-    while True:
-        leave = {}
-        for path in [path for path in left if path not in wanted]:
-            for place in with_parents(about[path].old_path or (path if about[path].before else "")):
-                if place in wanted and not is_directory(about[place].after):
-                    leave[place] = f"{shown(path)} is left, which was in it"
-        for path in wanted:
-            for place in with_parents(path):
-                if (
-                    about[path].after
-                    and place in left
-                    and place not in wanted
-                    and not is_directory(about[place].before)
-                ):
-                    leave[path] = f"its directory {shown(place)} is left"
-        if not leave:
-            return
-        wanted.difference_update(leave)
-        left.update(leave)
+            needed = left[place] == NOT_CHOSEN or (waiting[path].protected and waiting[place].before is None)
+            declined = exact and is_directory(waiting[place].before)  # it exists: only its mode would change
+            if needed and not declined:
+                chosen.add(place)
+                del left[place]
+
+
+def _dependent(waiting: dict[str, Change], chosen: set[str], left: dict[str, str]) -> Iterator[tuple[str, str]]:
+    """Yield the chosen changes that depend on one that is left out, each with the reason."""
+    for path in left:
+        old_path = waiting[path].old_path or (path if waiting[path].before else "")
+        for place in with_parents(old_path):
+            if place in chosen and not is_directory(waiting[place].after):
+                yield place, f"{shown(path)} is left, which was in it"
+    for path in chosen:
+        for place in parents(path) if waiting[path].after else ():
+            if place in left and not is_directory(waiting[place].before):
+                yield path, f"its directory {shown(place)} is left"

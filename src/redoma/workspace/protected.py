@@ -172,8 +172,8 @@ def protected(path: str, kind: Literal["file", "directory"] = "file") -> str:
     """
     name = _normalised(path).encode("utf-8", "surrogatepass")
     is_protected, is_on_the_way = _patterns()
-    if found := is_protected.fullmatch(name):
-        return next(_REASONS[int(group[1:])] for group, text in found.groupdict().items() if text is not None)
+    if match := is_protected.fullmatch(name):
+        return next(_REASONS[int(group[1:])] for group, text in match.groupdict().items() if text is not None)
     if kind != "directory" and is_on_the_way.fullmatch(name):
         return "other programs look in it for what they run, so it must stay a directory"
     return ""
@@ -218,14 +218,14 @@ def repositories(paths: Iterable[str], exists: Callable[[str], bool]) -> dict[st
             answer = hooked[place] = answer or (name == "hooks" and is_repository(above))
         return answer
 
-    found = {}
+    reasons = {}
     for path in paths:
         directory, _, name = path.rpartition("/")
         if name in _CORE and f"/{directory}".endswith("/.git"):
             continue
         if (name in _PARTS and is_repository(directory)) or is_hooked(directory):
-            found[path] = "it makes its directory a git repository, whose configuration and hooks git runs"
-    return found
+            reasons[path] = "it makes its directory a git repository, whose configuration and hooks git runs"
+    return reasons
 
 
 def must_be_a_project(path: str, *, home: Path | None = None, private: Iterable[Path] = ()) -> None:

@@ -42,7 +42,7 @@ _PATH_MAX = 4096
 _CHANGED_SINCE = "somebody has changed it since; it is left as it is"
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
+class RestorePlan(msgspec.Struct, frozen=True, kw_only=True):
     """What a restore is about to do: the content of its journal."""
 
     root: int
@@ -72,7 +72,7 @@ class Restored(msgspec.Struct, frozen=True, kw_only=True):
 
 class WritableTree(ProjectTree):
     """A project whose directories are made accessible when they are used: if we own one but lack rights, we add them.
-    The old modes are set again at the end (see `Plan.directories`).
+    The old modes are set again at the end (see `RestorePlan.directories`).
 
     Directories that were inaccessible when the snapshot was made stay so, because their content isn't known.
     """
@@ -85,8 +85,8 @@ class WritableTree(ProjectTree):
 
     def directory(self, path: str) -> int:
         if os.geteuid() and path not in self._closed:
-            for way in ("", *parents(path), path) if path not in ("", ".") else ("",):
-                self._open_up(way)
+            for place in ("", *parents(path), path) if path not in ("", ".") else ("",):
+                self._open_up(place)
         return super().directory(path)
 
     def _open_up(self, path: str) -> None:
@@ -99,7 +99,7 @@ class WritableTree(ProjectTree):
                 os.chmod(f"/proc/self/fd/{pin}", stat.S_IMODE(about.st_mode) | 0o700)
 
 
-def make_plan(comparison: Comparison) -> tuple[Plan, Restored]:
+def make_plan(comparison: Comparison) -> tuple[RestorePlan, Restored]:
     """Return the plan, and a `Restored` that names what can't be restored."""
     different = comparison.differences()
     failed: dict[str, str] = {}
@@ -153,7 +153,7 @@ class _Planner:
                     self._repairs[twin.path] = Step(path=twin.path, seen=_seen(self._comparison.tree.stat(twin.path)))
 
     def _extra(self, path: str, after: os.stat_result | None) -> None:
-        if after is None or any(way in self._spared for way in parents(path)):
+        if after is None or any(place in self._spared for place in parents(path)):
             return
         older = self._is_older(path)
         if older and after.st_ino in self._unkept:
@@ -162,10 +162,10 @@ class _Planner:
         elif older and after.st_ino not in self._inodes and (stat.S_ISDIR(after.st_mode) or after.st_nlink == 1):
             self._spared.add(path)
             self._left[path] = "it is older than the checkpoint: the run has brought it from elsewhere"
-            for way in parents(path):  # the directories above it must stay too
-                if way in self._removals and way not in self._comparison.then:
-                    del self._removals[way]
-                    self._left[way] = f"{path} is in it"
+            for place in parents(path):  # the directories above it must stay too
+                if place in self._removals and place not in self._comparison.then:
+                    del self._removals[place]
+                    self._left[place] = f"{path} is in it"
         else:
             self._removals[path] = Step(path=path, seen=_seen(after))
 
@@ -177,7 +177,7 @@ class _Planner:
             return False
         return born is not None and born < self._comparison.snapshot.taken
 
-    def plan(self) -> Plan:
+    def plan(self) -> RestorePlan:
         then = self._comparison.then
         for moved in self._returns:
             if moved.seen and moved.seen.kind == stat.S_IFREG and moved.seen.time == then[moved.to].modified:
@@ -186,10 +186,10 @@ class _Planner:
         touched = self._directories | {path for step in steps for path in (step.path, step.to) if path}
         # Include all parent directories, since they may have to be made accessible. They are in the plan so that a
         # crash doesn't leave them with changed modes.
-        touched |= {way for path in touched for way in ("", *parents(path))}
+        touched |= {place for path in touched for place in ("", *parents(path))}
         items = [then[path] for path in touched if path in then]
         finished = [item.path for item in items if item.kind == "directory" and not item.unkept]
-        return Plan(
+        return RestorePlan(
             root=os.fstat(self._comparison.tree.fd).st_ino,
             removals=tuple(sorted(self._removals.values(), key=lambda step: depth(step.path), reverse=True)),
             repairs=tuple(sorted(self._repairs.values(), key=lambda step: step.path.split("/"))),
@@ -211,7 +211,7 @@ def names_of_files(snapshot: Snapshot) -> dict[int, list[Item]]:
 class Restorer:
     """Carries out a plan. Recognises steps that an earlier attempt finished."""
 
-    def __init__(self, comparison: Comparison, plan: Plan, so_far: Restored) -> None:
+    def __init__(self, comparison: Comparison, plan: RestorePlan, so_far: Restored) -> None:
         """`so_far` has the paths that are already known to fail, or to stay different."""
         self._comparison, self._plan = comparison, plan
         self._tree, self._then = comparison.tree, comparison.then

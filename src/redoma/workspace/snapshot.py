@@ -22,7 +22,6 @@ import struct
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import NamedTuple
 
 import msgspec
 
@@ -141,17 +140,11 @@ class ProjectTree(Tree):
         self.path, self.fd = path, descriptor
 
 
-class Found(NamedTuple):
-    path: str
-    about: os.stat_result
-
-
-OnError = Callable[[str, OSError], None]
-
-
-def walk(tree: ProjectTree, scope: tuple[str, ...], skipped: tuple[str, ...], on_error: OnError) -> Iterator[Found]:
-    """Yield the paths in `scope`, everything below them and the directories that they are in; a directory before its
-    contents. Leaves out the paths in `skipped`. `on_error` is called for what can't be read.
+def walk(
+    tree: ProjectTree, scope: tuple[str, ...], skipped: tuple[str, ...], on_error: Callable[[str, OSError], None]
+) -> Iterator[tuple[str, os.stat_result]]:
+    """Yield the paths in `scope`, everything below them and the directories that they are in, each with its stat; a
+    directory before its contents. Leaves out the paths in `skipped`. `on_error` is called for what can't be read.
     """
     device = os.fstat(tree.fd).st_dev
     seen: set[str] = set()
@@ -161,35 +154,35 @@ def walk(tree: ProjectTree, scope: tuple[str, ...], skipped: tuple[str, ...], on
             about = None if path in seen else tree.stat(path)
             if about is not None:
                 seen.add(path)
-                yield Found(path, about)
+                yield path, about
         about = tree.stat(top) if top else os.fstat(tree.fd)
         if about is not None and stat.S_ISDIR(about.st_mode):
             pending.append(top)
     while pending:
         folder = pending.pop()
         try:
-            found = _list(tree, folder)
+            entries = _list(tree, folder)
         except OSError as error:
             on_error(folder, error)
             continue
-        for path, about in found:
+        for path, about in entries:
             if path in skipped:
                 continue
-            yield Found(path, about)
+            yield path, about
             if about.st_dev != device:
                 on_error(path, OSError(errno.EXDEV, "another file system is mounted there", path))
             elif stat.S_ISDIR(about.st_mode):
                 pending.append(path)
 
 
-def _list(tree: ProjectTree, folder: str) -> list[Found]:
-    found = []
+def _list(tree: ProjectTree, folder: str) -> list[tuple[str, os.stat_result]]:
+    entries = []
     with closing(tree.directory(folder)) as directory:
         for name in sorted(os.listdir(directory)):
             with suppress(FileNotFoundError):  # gone since it was listed
                 about = os.stat(name, dir_fd=directory, follow_symlinks=False)
-                found.append(Found(f"{folder}/{name}" if folder else name, about))
-    return found
+                entries.append((f"{folder}/{name}" if folder else name, about))
+    return entries
 
 
 class Contents:
@@ -246,9 +239,9 @@ def record(
             weights[about.st_ino] = weight
         if len(items) > bounds.max_files:
             raise _too_large(tree, f"more than {bounds.max_files} files")
-    taker = _Recorder(tree, contents, bounds, sum(weights.values()))
+    recorder = _Recorder(tree, contents, bounds, sum(weights.values()))
     complete = tuple(
-        msgspec.structs.replace(item, unkept=closed[item.path]) if item.path in closed else taker.complete(item)
+        msgspec.structs.replace(item, unkept=closed[item.path]) if item.path in closed else recorder.complete(item)
         for item in items
     )
     ended = time.time_ns()  # newer kernels may use this finer clock for timestamps, so none is later than this
@@ -373,10 +366,10 @@ class Comparison:
         now = {"": os.fstat(self.tree.fd)}
         snapshot = self.snapshot
         now.update(walk(self.tree, snapshot.scope, snapshot.skipped, closed.__setitem__))
-        ways = {way for path in snapshot.skipped for way in parents(path)}
+        above = {place for path in snapshot.skipped for place in parents(path)}
         found = []
-        for path in sorted({*now, *self.then} - (ways - set(self.then)), key=lambda path: path.split("/")):
-            if closed and any(way in closed for way in ("", *parents(path))):
+        for path in sorted({*now, *self.then} - (above - set(self.then)), key=lambda path: path.split("/")):
+            if closed and any(place in closed for place in ("", *parents(path))):
                 continue
             if (difference := self._difference(path, now.get(path))) is not None:
                 found.append(difference)

@@ -45,9 +45,9 @@ from .journal import Identity, Step, identity, is_directory
 from .tree import BENEATH, Tree, depth, with_parents
 
 RUN_AGAIN = "look at what is there now, and run it again"
-_NO_WAY = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
+_NO_DIRECTORY = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 """The kernel's errors if a directory in the path is gone, or is not a directory."""
-_IN_THE_WAY = (*_NO_WAY, errno.EEXIST, errno.EXDEV)
+_CHANGED = (*_NO_DIRECTORY, errno.EEXIST, errno.EXDEV)
 """The errors of a rename if another program has changed something at the path."""
 _DONE = {"apply": "applied", "undo": "undone"}
 
@@ -98,8 +98,8 @@ class Transaction:
         """What is not as it should be, because another program changed it."""
         self._directory = directory
         self._by_path = {step.path: step for step in plan.steps}
-        self._there: dict[str, os.stat_result] = {}  # stat of what the project has
-        self._made: dict[str, os.stat_result] = {}  # stat of what it will have
+        self._old_stats: dict[str, os.stat_result] = {}  # stat of what the project has
+        self._new_stats: dict[str, os.stat_result] = {}  # stat of what it will have
         self._stage = -1
         self._tree = _open_project(plan.project)
 
@@ -114,33 +114,33 @@ class Transaction:
     def run(self) -> None:
         """Carry out the steps; or leave everything as it was, and raise."""
         try:
-            self._prepare()
-            self._carry_out()
+            self._prepare()  # 1 and 2 above
+            self._carry_out()  # 3
         except BaseException as error:
-            self._give_up(error)
+            self._roll_back_and_raise(error)
         self._clean()
 
     def resume(self) -> None:
         """Finish the work after a crash, or take it back. Afterwards `journal.phase` says which was done."""
         if "." in self.journal.opened:
             self._chmod(".", self.journal.opened["."] | 0o700)
-        self._find_stage()
+        self._open_stage()
         if self.journal.phase == "committed":
             try:
-                self._reopen()
+                self._make_accessible_again()
                 self._carry_out()
             except (Conflict, OSError):  # another program was faster: take it back
-                self._take_back()
+                self._roll_back()
                 return
         if self.journal.phase in ("done", "returned"):
             self._clean()
         else:
-            self._take_back()
+            self._roll_back()
 
-    def _give_up(self, error: BaseException) -> NoReturn:
+    def _roll_back_and_raise(self, error: BaseException) -> NoReturn:
         done = _DONE[self.journal.action]
         try:
-            self._take_back()
+            self._roll_back()
         except OSError as second:
             raise failure(
                 f"the changes are {done} in part, and could not be taken back yet; whatever uses them next tries again",
@@ -156,8 +156,8 @@ class Transaction:
             raise failure(f"the changes could not be {done}, so nothing was changed", error) from error
         raise error
 
-    def _write_down(self, **news: Any) -> None:
-        new = msgspec.structs.replace(self.journal, **news)
+    def _save(self, **fields: Any) -> None:
+        new = msgspec.structs.replace(self.journal, **fields)
         journal.save(self._directory / journal.NAME, new)
         journal.crash_point(f"journal {new.phase}")
         self.journal = new
@@ -165,26 +165,27 @@ class Transaction:
     # --- before anything is touched ---
 
     def _prepare(self) -> None:
-        self._write_down(phase="preparing")
-        self._open_what_is_shut()
-        steps = self._check()
+        self._save(phase="preparing")
+        self._make_accessible()
+        steps = self._compare()
         self._require_room()
         self._make_stage()
         for number, step in enumerate(steps):
             if step.backup:
                 self._back_up(step)
             if step.after is not None and step.kind != "mode":
-                steps[number] = msgspec.structs.replace(step, staged=self._stage_one(str(number), step, step.after))
+                staged = self._stage_replacement(str(number), step, step.after)
+                steps[number] = msgspec.structs.replace(step, staged=staged)
         for file in (self._stage, self._tree.fd, self._directory / "old"):
             files.sync(file)
-        self._write_down(
+        self._save(
             phase="committed",
             steps=tuple(steps),
-            owners={path: (about.st_uid, about.st_gid) for path, about in self._there.items()},
+            owners={path: (about.st_uid, about.st_gid) for path, about in self._old_stats.items()},
             stage_inode=os.fstat(self._stage).st_ino,
         )
 
-    def _open_what_is_shut(self) -> None:
+    def _make_accessible(self) -> None:
         """Add the rights to enter our directories and read our files. Their modes are written to the journal first.
 
         This gives nothing away: the run could do the same, since it has the same owner. Root needs no such rights.
@@ -192,38 +193,34 @@ class Transaction:
         if os.geteuid() == 0:
             return
         paths = sorted({place for step in self.journal.steps for place in with_parents(step.path)}, key=depth)
-        while shut := self._shut([".", *paths]):  # one that becomes accessible may reveal others
-            self._write_down(opened={**self.journal.opened, **shut})
-            for path, mode in shut.items():
+        while modes := self._inaccessible([".", *paths]):  # one that becomes accessible may reveal others
+            self._save(opened={**self.journal.opened, **modes})
+            for path, mode in modes.items():
                 self._chmod(path, mode | 0o700)
             journal.crash_point("opened")
 
-    def _shut(self, paths: Iterable[str]) -> dict[str, int]:
+    def _inaccessible(self, paths: Iterable[str]) -> dict[str, int]:
         """Return the paths that we own but can't access, with their modes."""
-        shut = {}
+        modes = {}
         for path in paths:
             about = os.fstat(self._tree.fd) if path == "." else self._stat(path)
             if about is None or about.st_uid != os.geteuid() or path in self.journal.opened:
                 continue
             needed = {stat.S_IFDIR: 0o700, stat.S_IFREG: 0o400}.get(stat.S_IFMT(about.st_mode), 0)
             if about.st_mode & needed != needed:
-                shut[path] = stat.S_IMODE(about.st_mode)
-        return shut
+                modes[path] = stat.S_IMODE(about.st_mode)
+        return modes
 
-    def _check(self) -> list[Step]:
+    def _compare(self) -> list[Step]:
         """Return the steps with what is at each path now. Raises `Conflict` with every path that is not as expected."""
         conflicts: dict[str, str] = {}
         steps = []
         for step in self.journal.steps:
-            before = self._stat(step.path)
-            if why := self._differs(step, conflicts):
-                conflicts[step.path] = why
-            elif before and step.before:
-                after = self._stat(step.path)
-                if after is None or (before.st_ino, before.st_ctime_ns) != (after.st_ino, after.st_ctime_ns):
-                    conflicts[step.path] = "it is being changed"
-                self._there[step.path] = before
-            steps.append(msgspec.structs.replace(step, seen=identity(before) if before else None))
+            about = self._stat(step.path)
+            conflicts.update(self._conflicts(step, about))
+            if about and step.before:
+                self._old_stats[step.path] = about
+            steps.append(msgspec.structs.replace(step, seen=identity(about) if about else None))
         if conflicts:
             raise Conflict("nothing was changed, as the project is not as it was", conflicts, next=RUN_AGAIN)
         return steps
@@ -231,29 +228,37 @@ class Transaction:
     def _stat(self, path: str) -> os.stat_result | None:
         try:
             return self._tree.stat(path)
-        except OSError:  # `_differs` gets the same error, and reports it
+        except OSError:  # `_conflicts` gets the same error, and reports it
             return None
 
-    def _differs(self, step: Step, conflicts: dict[str, str]) -> str:
-        """Return how a path differs from what is expected. Adds new entries of a removed directory to `conflicts`."""
+    def _conflicts(self, step: Step, about: os.stat_result | None) -> dict[str, str]:
+        """Return what is not as expected at a path whose stat was `about`, and new entries in a directory that the step
+        removes: path → how it differs.
+        """
+        path = step.path
         try:
-            self._check_directory(step.path.rpartition("/")[0])
-            version = self._tree.version(step.path)
-            if version and step.path in self.journal.opened:
-                version = msgspec.structs.replace(version, mode=self.journal.opened[step.path])
-            if version == step.before and step.empties:
-                below = [f"{step.path}/{name}" for name in self._tree.list(step.path)]
-                new = [path for path in below if path not in self._by_path]
-                conflicts.update(dict.fromkeys(new, "it is new in a directory that goes"))
+            self._check_directory(path.rpartition("/")[0])
+            version = self._tree.version(path)
+            if version and path in self.journal.opened:
+                version = msgspec.structs.replace(version, mode=self.journal.opened[path])
+            names = self._tree.list(path) if step.empties and version == step.before else []
         except files.NotRegular:
-            return "there is a device, a pipe or a socket now"
+            return {path: "there is a device, a pipe or a socket now"}
         except OSError as error:
             if error.errno == errno.EXDEV:
-                return "it is on another file system"
-            if error.errno in _NO_WAY:
-                return "its directory is gone, or is no longer a directory"
-            return f"it can't be read: {error.strerror}"
-        return _difference(step.before, version)
+                return {path: "it is on another file system"}
+            if error.errno in _NO_DIRECTORY:
+                return {path: "its directory is gone, or is no longer a directory"}
+            return {path: f"it can't be read: {error.strerror}"}
+        if why := _difference(step.before, version):
+            return {path: why}
+        below = [f"{path}/{name}" for name in names]
+        conflicts = {each: "it is new in a directory that goes" for each in below if each not in self._by_path}
+        if about and step.before:
+            now = self._stat(path)
+            if now is None or (about.st_ino, about.st_ctime_ns) != (now.st_ino, now.st_ctime_ns):
+                conflicts[path] = "it is being changed"
+        return conflicts
 
     def _check_directory(self, path: str) -> None:
         """Raise `OSError` unless this is a directory on the same mount, without links in its path: renames need that.
@@ -271,7 +276,7 @@ class Transaction:
                 with closing(files.open_regular(self._directory / step.source)) as source:
                     here += os.fstat(source).st_blocks * 512  # without its holes
             if step.backup:
-                there += self._there[step.path].st_blocks * 512
+                there += self._old_stats[step.path].st_blocks * 512
         for file, where, needed in (
             (self._tree.fd, self._tree.path, here),
             (self._directory, str(self._directory), there),
@@ -285,7 +290,7 @@ class Transaction:
     def _make_stage(self) -> None:
         """Create the stage. Raises `WorkspaceError` if the file system can't exchange two files."""
         os.mkdir(self.journal.stage, 0o700, dir_fd=self._tree.fd)
-        self._find_stage()
+        self._open_stage()
         os.fchmod(self._stage, 0o700)  # without a set-group-id bit inherited from the project
         journal.crash_point("stage made")
         os.symlink("1", "1", dir_fd=self._stage)
@@ -304,7 +309,7 @@ class Transaction:
             os.unlink("1", dir_fd=self._stage)
             os.unlink("2", dir_fd=self._stage)
 
-    def _find_stage(self) -> None:
+    def _open_stage(self) -> None:
         """Open the stage, if there is one. Raises `WorkspaceError` if it isn't the one that we made."""
         try:
             resolve = BENEATH | linux.RESOLVE_NO_XDEV
@@ -312,7 +317,7 @@ class Transaction:
         except OSError as error:
             # If the project was still inaccessible, no stage was made.
             outside = error.errno == errno.EACCES and self.journal.phase == "preparing" and not self.journal.opened
-            if (error.errno not in _NO_WAY and not outside) or self.journal.phase == "committed":
+            if (error.errno not in _NO_DIRECTORY and not outside) or self.journal.phase == "committed":
                 raise
             return  # not made yet, or already removed
         about = os.fstat(stage)
@@ -338,25 +343,25 @@ class Transaction:
             files.sync(target)
         journal.crash_point("backed up")
 
-    def _stage_one(self, name: str, step: Step, after: Version) -> Identity:
+    def _stage_replacement(self, name: str, step: Step, after: Version) -> Identity:
         """Create the replacement of a path in the stage. Returns its identity."""
         if after.kind == "symlink":
             os.symlink(after.target, name, dir_fd=self._stage)
-            self._give_owner(name, step)
+            self._set_owner(name, step)
         elif after.kind == "directory":
             os.mkdir(name, 0o700, dir_fd=self._stage)
             with closing(os.open(name, files.OPEN_DIRECTORY, dir_fd=self._stage)) as made:
                 # Writable for us until its content is complete.
-                self._finish(made, name, step, after.mode | 0o700)
+                self._set_owner_and_mode(made, name, step, after.mode | 0o700)
         else:
             with closing(os.open(name, files.NEW_FILE, 0o600, dir_fd=self._stage)) as made:
-                self._fill(made, step, after)
-                self._finish(made, name, step, after.mode)
+                self._write_content(made, step, after)
+                self._set_owner_and_mode(made, name, step, after.mode)
         journal.crash_point("staged")
-        about = self._made[step.path] = os.stat(name, dir_fd=self._stage, follow_symlinks=False)
+        about = self._new_stats[step.path] = os.stat(name, dir_fd=self._stage, follow_symlinks=False)
         return identity(about)
 
-    def _fill(self, made: int, step: Step, after: Version) -> None:
+    def _write_content(self, made: int, step: Step, after: Version) -> None:
         with closing(files.open_regular(self._directory / step.source)) as source:
             if copying.copy(source, made) != after.sha256:
                 raise WorkspaceError(
@@ -372,20 +377,20 @@ class Transaction:
             with closing(self._tree.file(replaced)) as model:
                 copying.copy_attributes(model, made)
 
-    def _finish(self, made: int, name: str, step: Step, mode: int) -> None:
-        self._give_owner(name, step)
+    def _set_owner_and_mode(self, made: int, name: str, step: Step, mode: int) -> None:
+        self._set_owner(name, step)
         os.fchmod(made, mode)  # after the owner: changing it clears mode bits
         files.sync(made)
 
-    def _give_owner(self, name: str, step: Step) -> None:
+    def _set_owner(self, name: str, step: Step) -> None:
         about = os.stat(name, dir_fd=self._stage, follow_symlinks=False)
         user, group = about.st_uid, about.st_gid
         if step.owner is not None:
             user, group = step.owner
-        elif known := self._there.get(step.like or step.path):
+        elif known := self._old_stats.get(step.like or step.path):
             user, group = known.st_uid, known.st_gid
         else:
-            holder = self._holder(step.path)
+            holder = self._directory_stat(step.path)
             if os.geteuid() == 0:
                 user, group = holder.st_uid, holder.st_gid
             elif holder.st_mode & stat.S_ISGID:
@@ -401,12 +406,12 @@ class Transaction:
                 next="leave it out, or apply the changes as its owner",
             ) from error
 
-    def _holder(self, path: str) -> os.stat_result:
+    def _directory_stat(self, path: str) -> os.stat_result:
         """Return the stat of the directory that contains, or will contain, a path."""
         place = path.rpartition("/")[0]
         if not place:
             return os.fstat(self._tree.fd)
-        about = self._made.get(place) or self._tree.stat(place)
+        about = self._new_stats.get(place) or self._tree.stat(place)
         if about is None:
             raise Conflict("nothing was changed", {path: "its directory is gone"}, next=RUN_AGAIN)
         return about
@@ -419,8 +424,8 @@ class Transaction:
                 self._move(str(number), step)
                 journal.crash_point(f"step {step.kind}")
         self._sync_directories()
-        self._set_modes(self._modes())
-        self._write_down(phase="done")
+        self._set_modes(self._final_modes())
+        self._save(phase="done")
 
     def _is_done(self, number: int, step: Step) -> bool:
         """Return whether a step was done, judging by what is in the stage."""
@@ -436,7 +441,7 @@ class Transaction:
         try:
             with self._tree.parent(step.path) as (directory, name):
                 if step.before is not None:
-                    self._require(step, os.stat(name, dir_fd=directory, follow_symlinks=False))
+                    self._require_unchanged(step, os.stat(name, dir_fd=directory, follow_symlinks=False))
                 if step.kind == "add":
                     linux.renameat2(own, name, self._stage, directory, linux.RENAME_NOREPLACE)
                 elif step.kind == "remove":
@@ -444,20 +449,20 @@ class Transaction:
                 else:
                     linux.renameat2(own, name, self._stage, directory, linux.RENAME_EXCHANGE)
         except OSError as error:
-            if error.errno in _IN_THE_WAY:
-                raise self._in_the_way(step.path) from error
+            if error.errno in _CHANGED:
+                raise self._conflict_at(step.path) from error
             raise
         if step.before is not None:  # it may have changed a moment ago
             about = os.stat(own, dir_fd=self._stage, follow_symlinks=False)
-            self._require(step, about)
+            self._require_unchanged(step, about)
             if stat.S_ISDIR(about.st_mode) and not _is_empty(own, self._stage):
-                raise self._in_the_way(step.path)
+                raise self._conflict_at(step.path)
 
-    def _require(self, step: Step, about: os.stat_result) -> None:
+    def _require_unchanged(self, step: Step, about: os.stat_result) -> None:
         if identity(about) != step.seen:
-            raise self._in_the_way(step.path)
+            raise self._conflict_at(step.path)
 
-    def _in_the_way(self, path: str) -> Conflict:
+    def _conflict_at(self, path: str) -> Conflict:
         return Conflict("nothing was changed", {path: "somebody changed it at this moment"}, next=RUN_AGAIN)
 
     def _sync_directories(self) -> None:
@@ -467,14 +472,14 @@ class Transaction:
                 with closing(self._tree.directory(path)) as directory:
                     os.fsync(directory)
             except OSError as error:
-                if error.errno not in _NO_WAY:  # otherwise it is gone as well
+                if error.errno not in _NO_DIRECTORY:  # otherwise it is gone as well
                     raise
 
     # --- modes: last, since they may make a directory inaccessible ---
 
-    def _modes(self) -> Modes:
+    def _final_modes(self) -> Modes:
         """Return the modes to set at the end: those that change, and those of what was made accessible meanwhile."""
-        modes = {path: mode for path, mode in self._modes_of_opened().items() if path not in self._by_path}
+        modes = {path: mode for path, mode in self._original_modes().items() if path not in self._by_path}
         for step in self.journal.steps:
             if step.after is None or step.after.kind == "symlink":
                 continue
@@ -498,29 +503,29 @@ class Transaction:
         try:
             pin = linux.openat2(self._tree.fd, path, os.O_PATH | os.O_NOFOLLOW, resolve=BENEATH)
         except OSError as error:
-            if error.errno not in _NO_WAY:
+            if error.errno not in _NO_DIRECTORY:
                 raise
             if expected:
-                raise self._in_the_way(path) from error
+                raise self._conflict_at(path) from error
             return  # it is gone
         with closing(pin):
             about = os.fstat(pin)
             if expected and identity(about) != expected:
-                raise self._in_the_way(path)
+                raise self._conflict_at(path)
             if not stat.S_ISLNK(about.st_mode) and stat.S_IMODE(about.st_mode) != mode:
                 os.chmod(f"/proc/self/fd/{pin}", mode)
 
-    def _modes_of_opened(self) -> Modes:
+    def _original_modes(self) -> Modes:
         """Return the original modes of what was made accessible, except the project itself: the stage must still be
         removed from it.
         """
         return {path: (mode, None) for path, mode in self.journal.opened.items() if path != "."}
 
-    def _reopen(self) -> None:
+    def _make_accessible_again(self) -> None:
         """Make accessible again what a crash may have left inaccessible. Root needs no such rights."""
         if os.geteuid() == 0:
             return
-        modes = self._modes() if self.journal.phase != "preparing" else {}
+        modes = self._final_modes() if self.journal.phase != "preparing" else {}
         for path in sorted({*self.journal.opened, *modes}, key=depth):
             about = os.fstat(self._tree.fd) if path == "." else self._tree.stat(path)
             if about and stat.S_ISDIR(about.st_mode) and about.st_uid == os.geteuid():
@@ -528,12 +533,12 @@ class Transaction:
 
     # --- going back ---
 
-    def _take_back(self) -> None:
+    def _roll_back(self) -> None:
         """Put back exactly what was there, except where another program has put something else."""
         moved = self.journal.phase != "preparing"
         if moved:
-            self._write_down(phase="returning")
-        self._reopen()
+            self._save(phase="returning")
+        self._make_accessible_again()
         staying = []
         if moved and self._stage >= 0:
             for number, step in reversed(list(enumerate(self.journal.steps))):
@@ -542,15 +547,15 @@ class Transaction:
                     staying += [str(number)] if step.before else []
                 journal.crash_point("step back")
             self._sync_directories()
-        self._set_modes({**(self._modes_back() if moved else {}), **self._modes_of_opened()})
+        self._set_modes({**(self._modes_before() if moved else {}), **self._original_modes()})
         for step in self.journal.steps:
             if step.backup:
                 (self._directory / step.backup).unlink(missing_ok=True)
         if moved:
-            self._write_down(phase="returned", staying=tuple(staying), problems=tuple(self.problems))
+            self._save(phase="returned", staying=tuple(staying), problems=tuple(self.problems))
         self._clean()
 
-    def _modes_back(self) -> Modes:
+    def _modes_before(self) -> Modes:
         modes: Modes = {}
         for step in self.journal.steps:
             if step.kind == "mode" and step.before and step.after:
@@ -569,33 +574,37 @@ class Transaction:
                 if about is None and step.before is None:
                     return ""  # another program already removed the new file
                 if about is not None and identity(about) != step.staged:
-                    return self._left(step, own, "something else is there now")
+                    return self._not_restored(step, own, "something else is there now")
                 if step.before is None:
                     if about and stat.S_ISDIR(about.st_mode) and not _is_empty(name, directory):
-                        return self._left(step, own, "somebody has put something in it")
+                        return self._not_restored(step, own, "somebody has put something in it")
                     linux.renameat2(name, own, directory, self._stage, linux.RENAME_NOREPLACE)
                 elif about is None:
                     linux.renameat2(own, name, self._stage, directory, linux.RENAME_NOREPLACE)
                 else:
                     linux.renameat2(own, name, self._stage, directory, linux.RENAME_EXCHANGE)
         except OSError as error:
-            if error.errno not in _IN_THE_WAY:
+            if error.errno not in _CHANGED:
                 raise
-            return self._left(step, own, "its directory is gone, or somebody has changed it") if step.before else ""
+            return (
+                self._not_restored(step, own, "its directory is gone, or somebody has changed it")
+                if step.before
+                else ""
+            )
         return ""
 
-    def _left(self, step: Step, own: str, why: str) -> str:
+    def _not_restored(self, step: Step, own: str, why: str) -> str:
         place = f"; what it was is {self.journal.stage}/{own}" if step.before else ""
         return f"{shown(step.path)} is not as it was: {why}{place}"
 
     def _clean(self) -> None:
         """Remove the stage and its content. It is flat: directories are empty when they are moved there."""
         if self._stage >= 0:
-            self._clear_stage()
+            self._remove_stage()
         if "." in self.journal.opened:
             self._chmod(".", self.journal.opened["."])
 
-    def _clear_stage(self) -> None:
+    def _remove_stage(self) -> None:
         staying = set(self.journal.staying)
         for name in set(os.listdir(self._stage)) - staying:
             try:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from redoma.backends.base import Entry
+from redoma.backends.base import OverlayEntry
 from redoma.backends.jail import changes
 from redoma.lib.errors import BackendError
 from redoma.models import Effect, Limits
@@ -27,7 +27,7 @@ def layer(tmp_path: Path) -> Path:
     return tmp_path / "layer"
 
 
-def come_through(layer: Path) -> dict[str, Entry]:
+def come_through(layer: Path) -> dict[str, OverlayEntry]:
     number = os.open(layer, os.O_RDONLY | os.O_DIRECTORY)
     try:
         entries = changes.read_changes(number, str(layer.parent / "stage"), disk=Limits().disk)
@@ -36,7 +36,7 @@ def come_through(layer: Path) -> dict[str, Entry]:
     return {entry.path: entry for entry in entries}
 
 
-def effect(layer: Path, entries: dict[str, Entry]) -> Effect:
+def effect(layer: Path, entries: dict[str, OverlayEntry]) -> Effect:
     with Tree(layer.parent / "project") as tree:
         return effect_of(tree, list(entries.values()), layer.parent / "stage", 0.0)
 
@@ -62,7 +62,7 @@ def nested(place: Path, names: list[str], *files: str) -> None:
                 new.write("unchanged")
 
 
-def opaque(entries: dict[str, Entry], top: str) -> dict[str, Entry]:
+def opaque(entries: dict[str, OverlayEntry], top: str) -> dict[str, OverlayEntry]:
     """As after a run that removed that directory and made it again: a file system may not take the mark from us."""
     import msgspec
 

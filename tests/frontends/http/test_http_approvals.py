@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from redoma.approval import Ledger
-from redoma.lib.sqlite import Store
+from redoma.approval.store import open_store
 from serving import Serving
 
 RISKY = {"code": "print('approved run')", "limits": {"time": 90}, "reason": "it takes long"}
@@ -112,7 +112,7 @@ def test_what_waits_outlives_the_server_and_an_answer_from_elsewhere_counts(serv
     server.kill()
     server.start()
     assert server.until(pending["id"], "waiting")["approval_id"] == pending["approval_id"]
-    ledger = Ledger(Store(server.state / "redoma.db"), lambda kind, run, data: None)
+    ledger = Ledger(open_store(server.state), lambda kind, run, data: None)
     ask = ledger.load(pending["approval_id"]).ask
     now = datetime.now(UTC)
     ledger.answer(

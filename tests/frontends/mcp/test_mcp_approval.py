@@ -12,8 +12,8 @@ from mcp.shared.exceptions import MCPError
 from mcp_places import ERAS, PROGRAM, Local, environment, over_http, text
 from mcp_types import ElicitRequestFormParams, ElicitResult, InputRequiredResult, InputResponses
 
-from redoma.approval import Entry, Ledger
-from redoma.lib.sqlite import NAME, Store
+from redoma.approval import Ledger, LedgerEntry
+from redoma.approval.store import open_store
 from redoma.pipeline.intake import user
 from serving import Serving
 
@@ -37,8 +37,8 @@ YES = ElicitResult(action="accept", content={"approve": True, "reason": "looks f
 NO = ElicitResult(action="accept", content={"approve": False, "reason": "not today"})
 
 
-def entries(local: Local) -> list[Entry]:
-    ledger = Ledger(Store(local.state / NAME), lambda kind, run, data: None)
+def entries(local: Local) -> list[LedgerEntry]:
+    ledger = Ledger(open_store(local.state), lambda kind, run, data: None)
     return ledger.entries("open", "approved", "denied", "expired", "used")
 
 

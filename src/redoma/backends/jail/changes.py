@@ -26,7 +26,7 @@ import msgspec
 
 from ...lib.errors import BackendError
 from ...lib.files import SPECIAL, reason
-from ..base import EVERYTHING, Entry
+from ..base import EVERYTHING, OverlayEntry
 
 MAX_ENTRIES = 100_000
 MAX_DEPTH = 256
@@ -42,7 +42,7 @@ _OPAQUE = "user.overlay.opaque"
 _FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
-def read_live(layer: int, stage: str, *, disk: int) -> tuple[Entry, ...]:
+def read_live(layer: int, stage: str, *, disk: int) -> tuple[OverlayEntry, ...]:
     """Do the same as `read_changes` for a live cell, and close the layer: the caller may be gone by then."""
     try:
         return read_changes(layer, stage, disk=disk)
@@ -50,7 +50,7 @@ def read_live(layer: int, stage: str, *, disk: int) -> tuple[Entry, ...]:
         os.close(layer)
 
 
-def read_changes(layer: int, stage: str, *, disk: int) -> tuple[Entry, ...]:
+def read_changes(layer: int, stage: str, *, disk: int) -> tuple[OverlayEntry, ...]:
     """Return every entry of the layer, a directory before its content. `disk` is the number of bytes that it may hold.
     Slow: don't call it on an event loop.
 
@@ -136,13 +136,13 @@ class _TooMany(Exception):
 
 class _Reader:
     def __init__(self, stage: str, disk: int) -> None:
-        self.entries: list[Entry] = []
+        self.entries: list[OverlayEntry] = []
         self._stage, self._room, self._data = stage, disk + HOLES, disk
         self._left = MAX_ENTRIES
-        self._linked: dict[int, Entry] = {}
+        self._linked: dict[int, OverlayEntry] = {}
 
     def refuse(self, path: str, why: str) -> None:
-        self.entries.append(Entry(path=path, kind="refused", why=why[:200]))
+        self.entries.append(OverlayEntry(path=path, kind="refused", why=why[:200]))
 
     def walk(self, directory: int, names: list[str], prefix: str, depth: int) -> None:
         for name in sorted(names):
@@ -180,9 +180,9 @@ class _Reader:
     def _leaf(self, found: int, path: str, about: os.stat_result) -> None:
         mode = stat.S_IMODE(about.st_mode)
         if stat.S_ISLNK(about.st_mode):
-            self.entries.append(Entry(path=path, kind="symlink", target=os.readlink("", dir_fd=found)))
+            self.entries.append(OverlayEntry(path=path, kind="symlink", target=os.readlink("", dir_fd=found)))
         elif stat.S_ISCHR(about.st_mode) and about.st_rdev == 0:
-            self.entries.append(Entry(path=path, kind="removed"))
+            self.entries.append(OverlayEntry(path=path, kind="removed"))
         elif not stat.S_ISREG(about.st_mode):
             what = SPECIAL.get(stat.S_IFMT(about.st_mode))
             self.refuse(path, f"{what}, which is not a file" if what else "no regular file")
@@ -201,7 +201,7 @@ class _Reader:
         if len(os.fsencode(path)) + 1 + longest > MAX_PATH:
             self.refuse(path, f"it holds a path of more than {MAX_PATH} bytes")
             return
-        self.entries.append(Entry(path=path, kind="directory", mode=mode, opaque=opaque))
+        self.entries.append(OverlayEntry(path=path, kind="directory", mode=mode, opaque=opaque))
         self.walk(directory, names, f"{path}/", depth + 1)
 
     def _file(self, found: int, path: str, about: os.stat_result) -> None:
@@ -216,7 +216,7 @@ class _Reader:
             sha256 = _copy(file, size, os.path.join(self._stage, blob))
         finally:
             os.close(file)
-        entry = Entry(path=path, kind="file", mode=mode, size=size, blob=blob, sha256=sha256)
+        entry = OverlayEntry(path=path, kind="file", mode=mode, size=size, blob=blob, sha256=sha256)
         self.entries.append(entry)
         self._linked[about.st_ino] = entry
 

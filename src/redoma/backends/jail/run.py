@@ -18,7 +18,7 @@ import msgspec
 from ...lib.errors import BackendError
 from ...lib.types import resolved
 from ...models import Display, Isolation, Limits, Request, Status, Stream, Usage
-from ..base import MAX_LIMIT, Control, Entry, Outcome, Sink, decoded, uncancellable
+from ..base import MAX_LIMIT, Control, Outcome, OverlayEntry, Sink, decoded, uncancellable
 from ..collect import collect
 from ..endings import Ending, not_started
 from . import protocol
@@ -93,7 +93,7 @@ class Run:
         """A directory descriptor, if output files were requested and everything in the cell is dead."""
         self._files: dict[str, bytes] = {}
         self._left_out: dict[str, str] = {}
-        self._entries: tuple[Entry, ...] | None = None
+        self._entries: tuple[OverlayEntry, ...] | None = None
         self._layer_excess = ""
         self._watcher: asyncio.Task[None] | None = None
         self._open: dict[Stream, int] = {"stdout": cell.stdout, "stderr": cell.stderr}
@@ -163,7 +163,7 @@ class Run:
                 self._workspace = -1
                 os.close(workspace)
 
-    async def _read_changes(self, stage: str) -> tuple[Entry, ...]:
+    async def _read_changes(self, stage: str) -> tuple[OverlayEntry, ...]:
         """Return what the run has changed so far, while it goes on."""
         return await asyncio.to_thread(read_live, os.dup(self._cell.layer), stage, disk=self._request.limits.disk)
 

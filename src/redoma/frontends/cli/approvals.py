@@ -14,7 +14,7 @@ from .options import audit_log
 from .state import State
 
 if TYPE_CHECKING:
-    from redoma.approval import Entry, Ledger
+    from redoma.approval import Ledger, LedgerEntry
 
 _COLOURS = {"open": "yellow", "approved": "green", "used": "green"}
 
@@ -37,11 +37,11 @@ def approvals() -> None:
 
 def _ledger(state: State) -> Ledger:
     from redoma.approval import Ledger
+    from redoma.approval.store import open_store
     from redoma.config import state_directory
-    from redoma.lib.sqlite import NAME, Store
 
     audit = audit_log(state).append if state.config.audit.enabled else lambda kind, run, data: None
-    return Ledger(Store(state_directory() / NAME), audit, separate=state.config.approval.separate)
+    return Ledger(open_store(state_directory()), audit, separate=state.config.approval.separate)
 
 
 @approvals.command("list")
@@ -68,7 +68,7 @@ def show(state: State, id: str) -> None:  # noqa: A002 - the argument's name on 
 
     ledger = _ledger(state)
 
-    def lines(entry: Entry) -> Iterator[str]:
+    def lines(entry: LedgerEntry) -> Iterator[str]:
         described = describe(entry.ask)
         yield described.text
         if not described.whole:
@@ -145,12 +145,12 @@ def _answer(state: State, prefix: str, **said: Any) -> None:
     emit(ledger.load(ask.id), _decided, shape=_shape)
 
 
-def _decided(entry: Entry) -> list[str]:
+def _decided(entry: LedgerEntry) -> list[str]:
     table([_row(entry)])
     return [_verdict(entry)]
 
 
-def _row(entry: Entry) -> tuple[str, ...]:
+def _row(entry: LedgerEntry) -> tuple[str, ...]:
     ask = entry.ask
     state = click.style(entry.state, fg=_COLOURS.get(entry.state, "red"))
     what = shown(ask.label or ask.request.text, 60)
@@ -158,7 +158,7 @@ def _row(entry: Entry) -> tuple[str, ...]:
     return ask.id, state, ask.level.value, f"{until:%Y-%m-%d %H:%M}", shown(ask.requester, 24), what
 
 
-def _verdict(entry: Entry) -> str:
+def _verdict(entry: LedgerEntry) -> str:
     said = entry.approval
     if said is None:
         return {"open": "It waits for an answer.", "expired": "Nobody has answered in time."}.get(
@@ -170,6 +170,6 @@ def _verdict(entry: Entry) -> str:
     return f"{entry.state}{until}{pinned}, by {who}"
 
 
-def _shape(entry: Entry) -> dict[str, Any]:
+def _shape(entry: LedgerEntry) -> dict[str, Any]:
     """Return an entry as JSON, with file contents in base64."""
     return {"id": entry.ask.id, "state": entry.state, **msgspec.to_builtins(entry)}

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from redoma.audit import AuditLog, Record
     from redoma.audit.verify import Verification
     from redoma.history.export import Format
-    from redoma.history.replay import Replayed
-    from redoma.history.search import Query, Run
+    from redoma.history.replay import ReplayResult
+    from redoma.history.search import Query, RunSummary
     from redoma.history.stats import Overview
 
 
@@ -225,7 +225,7 @@ def _query(given: dict[str, Any]) -> Query:
     )
 
 
-def _found(state: State, query: Query, since: datetime | None) -> Iterator[Run]:
+def _found(state: State, query: Query, since: datetime | None) -> Iterator[RunSummary]:
     from redoma.history.search import search as found
 
     return found(audit_log(state).records(since), query)
@@ -254,7 +254,7 @@ def _search_records(state: State, kind: str, query: Query, since: datetime | Non
     )
 
 
-def _print_runs(runs: list[Run]) -> None:
+def _print_runs(runs: list[RunSummary]) -> None:
     from .plots import width
 
     if not runs:
@@ -308,7 +308,7 @@ def export(state: State, /, form: Format, output: str, force: bool, **given: Any
     _write(_found(state, _query(given), given["since"]), output, form, force=force)
 
 
-def _write(runs: Iterable[Run], output: str, form: Format, *, force: bool) -> None:
+def _write(runs: Iterable[RunSummary], output: str, form: Format, *, force: bool) -> None:
     from redoma.history.export import write
 
     if output == "-":
@@ -434,20 +434,20 @@ def replay(state: State, ids: tuple[str, ...], last: int | None) -> int:
     return 1 if "different" in verdicts else FAILED if "impossible" in verdicts else 0
 
 
-async def _replay(state: State, ids: tuple[str, ...], last: int | None) -> list[Replayed]:
+async def _replay(state: State, ids: tuple[str, ...], last: int | None) -> list[ReplayResult]:
     from redoma.audit.inputs import Inputs
-    from redoma.history.recorded import rebuilt
-    from redoma.history.replay import Replayed, Replayer
+    from redoma.history.recorded import rebuild
+    from redoma.history.replay import Replayer, ReplayResult
 
     found, inputs = _to_replay(state, ids, last), Inputs.within(state.config.state)
-    done: list[Replayed] = []
+    done: list[ReplayResult] = []
     async with Replayer(state.config, inputs) as replayer:
         with progress("replaying", len(found), hidden=wants_json() or len(found) == 1) as advance:
             for intent, outcome in found:
                 try:
-                    run = rebuilt(intent, outcome, inputs)
+                    run = rebuild(intent, outcome, inputs)
                 except AuditError as error:
-                    done.append(Replayed(id=intent.id, verdict="impossible", why=str(error)))
+                    done.append(ReplayResult(id=intent.id, verdict="impossible", why=str(error)))
                 else:
                     done.append(await replayer.replay(run))
                 advance(1)
@@ -468,7 +468,7 @@ def _to_replay(state: State, ids: tuple[str, ...], last: int | None) -> list[tup
     return found
 
 
-def _comparison(done: Replayed) -> None:
+def _comparison(done: ReplayResult) -> None:
     where = f" on {done.backend}" if done.backend else ""
     looks = _LOOKS[done.verdict][1]
     click.echo(f"{click.style(done.verdict, fg=looks, bold=True)}  {done.id}{where}")
@@ -490,13 +490,13 @@ def _mark(state: str) -> str:
     return click.style(sign, fg=colour)
 
 
-def _summary(replayed: list[Replayed]) -> None:
+def _summary(replayed: list[ReplayResult]) -> None:
     table((each.id[:12], each.verdict, each.backend or "-", visible(_difference(each))) for each in replayed)
     counts = Counter(each.verdict for each in replayed)
     click.echo(", ".join(f"{count} {verdict}" for verdict, count in sorted(counts.items())))
 
 
-def _difference(done: Replayed) -> str:
+def _difference(done: ReplayResult) -> str:
     if done.verdict == "identical":
         return ""
     differing = f"{', '.join(done.differing)}: " if done.differing else ""

@@ -93,9 +93,7 @@ def kept_changes(state: State) -> Iterable[tuple[str, str]]:
 def outputs(state: State) -> Iterable[str]:
     from redoma.output.artifacts import Store
 
-    return (
-        [one.run[:12] for one in Store(state.config.state / "artifacts").listed()[::-1]] if state.config.state else []
-    )
+    return [one.run[:12] for one in Store(state.config.state / "artifacts").list()[::-1]] if state.config.state else []
 
 
 def entries_or_files(ctx: Context, param: Parameter, incomplete: str) -> list[CompletionItem]:

@@ -101,12 +101,11 @@ def check(
     with Executor(state.config) as executor:
         found = executor.wait(Monitor(plan, executor.core, None if dry else remembered, only=only).round())
     if dry and remembered:
-        verdicts, _ = settle(found.verdicts, remembered.held(), plan.checks, found.time)
-        found = msgspec.structs.replace(found, verdicts=tuple(verdicts))
+        found, _ = settle(found, remembered.stored_states(), plan.checks)
 
     def tell() -> None:
         with reader_may_leave():
-            emit(found, round_lines, shape=lambda found: found.told)
+            emit(found, round_lines, shape=lambda found: found.to_dict())
 
     if not wants_json():  # people see it even if a report can't be written; in JSON that would be two documents
         tell()
@@ -280,8 +279,8 @@ def _changes(before: Round | None, found: Round) -> Iterator[str]:
         if verdict.state is not stood.get(verdict.check, type(verdict.state)(0)):
             word = click.style(verdict.state.word, fg=COLOURS[verdict.state.word])
             yield f"{when} {verdict.check} {word} {one_line(verdict.message)}".rstrip()
-    for deed in found.deeds:
-        yield one_line(f"{when} {deed.kind} {deed.check}, {deed.name}: {deed.text}")
+    for action in found.actions:
+        yield one_line(f"{when} {action.kind} {action.check}, {action.name}: {action.text}")
     for name, why in found.problems.items():
         if before is None or before.problems.get(name) != why:
             yield one_line(f"{when} missing {name}: {why}")
@@ -350,22 +349,22 @@ def spark(values: list[float], top: float | None) -> str:
 @click.pass_obj
 def history(state: State, check: str | None, file: Path | None, since: datetime) -> None:
     """Show how checks stood, and what was done: of all of them, or of one CHECK."""
-    from redoma.monitor.model import worded
+    from redoma.monitor.model import to_dict
     from redoma.monitor.report import duration, utc_time
 
     remembered = history_of(state, plan_of(state, file))
     spells = remembered.spells(since.timestamp(), check) if remembered else []
-    deeds = remembered.deeds(since.timestamp(), check) if remembered else []
+    actions = remembered.actions(since.timestamp(), check) if remembered else []
 
     def render(_: object) -> None:
         rows = [(one.since, one.state.word, one.check, duration(one.until - one.since), one.message) for one in spells]
-        rows += [(one.time, one.kind, one.check, one.name, one.text) for one in deeds]
+        rows += [(one.time, one.kind, one.check, one.name, one.text) for one in actions]
         if rows:
             table((utc_time(at), *map(one_line, cells)) for at, *cells in sorted(rows))
         else:
             click.echo("nothing is remembered" + (f" of {check!a}" if check else "") + " for that time", err=True)
 
-    emit({"spells": list(map(worded, spells)), "deeds": list(map(worded, deeds))}, render)
+    emit({"spells": list(map(to_dict, spells)), "actions": list(map(to_dict, actions))}, render)
 
 
 # --- shared by these commands ---
@@ -446,9 +445,9 @@ def round_lines(found: Round, *, brief: bool = False) -> Iterator[str]:
         yield from table_lines([(_styled("ok"), ", ".join(fine))], width)
     for name, why in found.problems.items():
         yield f"{click.style('missing', fg='magenta')}: {one_line(f'{name}: {why}')}"
-    for deed in found.deeds:
-        kind = click.style(deed.kind, fg="cyan" if deed.ok else "red")
-        yield f"{kind}: {one_line(f'{deed.check}, {deed.name}: {deed.text}')}"
+    for action in found.actions:
+        kind = click.style(action.kind, fg="cyan" if action.ok else "red")
+        yield f"{kind}: {one_line(f'{action.check}, {action.name}: {action.text}')}"
     counts = [f"{number} {word}" for word in COLOURS if (number := _count(found, word))]
     yield f"{one_line(found.host)} is {_styled(found.state.word)}: {', '.join(counts) or 'nothing was checked'}"
 

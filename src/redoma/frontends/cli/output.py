@@ -16,7 +16,7 @@ from .emit import emit, emit_list, json_option, local_time
 from .state import State
 
 if TYPE_CHECKING:
-    from redoma.output.artifacts import Kept, Store
+    from redoma.output.artifacts import Store, StoredArtifact
 
 _RANGE = re.compile(r"([0-9]{1,15})-([0-9]{0,15})\Z")
 _PIECE = 1 << 20
@@ -61,7 +61,7 @@ def output(
         _list(store)
         return 0
 
-    def render(kept: Kept) -> Iterable[str] | None:
+    def render(kept: StoredArtifact) -> Iterable[str] | None:
         if grep is not None:
             return (f"{number}:{line}" for number, line in kept.matching(grep))
         if by_line:
@@ -92,7 +92,7 @@ def _span(span: str | None, size: int) -> tuple[int, int]:
     return int(match[1]), min(size, int(match[2]) + 1) if match[2] else size
 
 
-def _print(kept: Kept, start: int, stop: int) -> None:
+def _print(kept: StoredArtifact, start: int, stop: int) -> None:
     """Print bytes `start` to `stop`, piece by piece. A character that the range cuts in half becomes U+FFFD."""
     import codecs
 
@@ -107,7 +107,7 @@ def _print(kept: Kept, start: int, stop: int) -> None:
 
 def _list(store: Store) -> None:
     emit_list(
-        store.listed(),
+        store.list(),
         lambda one: (local_time(one.time), one.run, one.stream, f"{one.size:,} bytes"),
         empty="nothing is kept: only what is too long for a result is, for some days",
         shape=lambda one: {"id": one.run, "stream": one.stream, "size": one.size, "time": one.time},

@@ -189,7 +189,7 @@ def learn(state: State, since: datetime | None, at_least: int, output: str, forc
       redoma policy learn --since 30d --at-least 3 -o learned.yaml
       redoma policy test --add learned.yaml
     """
-    from redoma.history.learn import History, yaml
+    from redoma.history.learn import RecordedRuns, yaml
     from redoma.history.learn import learn as learned_from
 
     config, log = state.config, audit_log(state)
@@ -198,7 +198,7 @@ def learn(state: State, since: datetime | None, at_least: int, output: str, forc
         more = msgspec.structs.replace(config.policy, permits=(*config.policy.permits, *permits))
         return more.load(pack, time=config.limits.time, hosts=config.network.allowed)
 
-    history = History(
+    history = RecordedRuns(
         lambda: log.records(since, kinds=("intent", "outcome")),
         lambda: log.records(kinds=("approval.given", "approval.denied", "approval.unpinned")),
         lambda: log.records(kinds=("intent",)),

@@ -12,7 +12,7 @@ from litestar import Response, get, post
 from litestar.openapi.spec import Example
 from litestar.params import Body, PathParameter, QueryParameter
 
-from ....approval import STATES, Entry, describe
+from ....approval import STATES, LedgerEntry, describe
 from ....lib.errors import ApprovalError
 from ..access import service_of
 from ..bodies import Answer, Approvals, ApprovalView
@@ -26,7 +26,7 @@ _Id = Annotated[str, PathParameter(description="The approval's id, or the beginn
 _Said = Annotated[Answer, Body(examples=[Example(summary="A reason", value={"reason": "reviewed, it only reads"})])]
 
 
-def view(service: Service, key: Key, entry: Entry, *, whole: bool) -> ApprovalView:
+def view(service: Service, key: Key, entry: LedgerEntry, *, whole: bool) -> ApprovalView:
     """Return an approval as callers see it; with `whole`, include its effect and its full text."""
     ask, given = entry.ask, entry.approval
     effect = ask.effect
@@ -54,7 +54,7 @@ def view(service: Service, key: Key, entry: Entry, *, whole: bool) -> ApprovalVi
     )
 
 
-async def visible(service: Service, key: Key, *, everything: bool = False) -> list[Entry]:
+async def visible(service: Service, key: Key, *, everything: bool = False) -> list[LedgerEntry]:
     """Return the approvals that a key may see, oldest first: all with the scope approve or audit, otherwise its own.
 
     Only open ones, unless `everything` is set.
@@ -65,7 +65,7 @@ async def visible(service: Service, key: Key, *, everything: bool = False) -> li
     return [entry for entry in entries if all_of_them or key.owns(entry.ask.requester)]
 
 
-async def load(service: Service, key: Key, prefix: str) -> Entry:
+async def load(service: Service, key: Key, prefix: str) -> LedgerEntry:
     """Return an approval that a key may see, by its id or the beginning of it. Raises `Answered` (404)."""
     if not _ID.match(prefix):
         raise not_found("approval")
@@ -81,7 +81,7 @@ async def load(service: Service, key: Key, prefix: str) -> Entry:
 
 async def decide(
     service: Service, key: Key, prefix: str, decision: Literal["approved", "denied"], said: Answer
-) -> Entry:
+) -> LedgerEntry:
     """Answer an approval and return it.
 
     Raises `Answered` if the key asked for it itself, if it may not see it or if the digest differs; otherwise

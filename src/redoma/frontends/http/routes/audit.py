@@ -11,7 +11,7 @@ from typing import Annotated
 from litestar import Response, get
 from litestar.params import QueryParameter
 
-from ....history.search import Query, Run, search
+from ....history.search import Query, RunSummary, search
 from ..access import service_of
 from ..bodies import AuditRun, AuditRuns, AuditStatus
 from ..problems import without_paths
@@ -29,7 +29,7 @@ def found(service: Service, query: Query, *, days: float, limit: int) -> tuple[A
     return tuple(_row(run) for run in reversed(deque(search(records, query), maxlen=limit)))
 
 
-def _row(run: Run) -> AuditRun:
+def _row(run: RunSummary) -> AuditRun:
     fields = {name: getattr(run, name) for name in AuditRun.__struct_fields__}
     return AuditRun(**fields | {"text": run.text[:_MAX_TEXT], "error": run.error[:_MAX_TEXT]})
 
