@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import time
 
 import pytest
@@ -300,3 +301,10 @@ def test_code_that_a_program_multiplies_is_not_read_over_and_over() -> None:
     doubled = "import os\na0 = '#abc'\n" + "".join(f"a{i + 1} = a{i} + a{i}\n" for i in range(12)) + "os.system(a12)\n"
     assert "source.too-large" in traits(doubled)
     assert decide(doubled) is Decision.PROMPT
+
+
+@pytest.mark.parametrize("arguments", ["", "*x", "**x", "y=1", "None"])
+def test_calls_with_missing_or_unknown_arguments_are_read(arguments: str) -> None:
+    names = [*dir(builtins), "operator.attrgetter", "os.system", "subprocess.run", "importlib.import_module", "open"]
+    for name in names:
+        list(facts(f"import importlib, operator, os, subprocess\n{name}({arguments})"))

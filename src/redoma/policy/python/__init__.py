@@ -420,7 +420,7 @@ class _Reader:
     def lookup_facts(self, node: ast.Call, name: str, place: Place) -> Iterator[Fact]:
         """Yield facts of `getattr` and similar functions. With a known name they read that attribute; with an unknown
         name, possibly any attribute."""
-        if name == "hasattr" or (name == "getattr" and len(node.args) > 1):
+        if (name == "hasattr" and node.args) or (name == "getattr" and len(node.args) > 1):
             owner = node.args[0]
             if self.names.known_text(self.argument(node, 1)) is not None:
                 self.covered.add(owner)
