@@ -194,7 +194,7 @@ def _table(text: str) -> dict[str, Grammar]:
     """Parse a table. An entry is `programs: options without a value | options with a value | other properties`."""
     found: dict[str, Grammar] = {}
     for entry in re.findall(r"^[^\s#].*(?:\n .*)*", text, re.MULTILINE):
-        programs, _, options = re.sub(r"\s+", " ", entry).partition(":")
+        programs, _, options = " ".join(entry.split()).partition(":")
         flags, values, more, *_ = (*options.split("|"), "", "")
         grammar = Grammar(
             flags,
