@@ -167,13 +167,6 @@ def test_a_database_of_approvals_is_not_taken_for_it(history: History) -> None:
         history.add(found(OK), CHECKS)
 
 
-def test_a_database_with_the_former_names_of_tables_is_read(history: History) -> None:
-    schema = history_module._SCHEMA
-    with Store(history.store.path, schema._replace(migrations=schema.migrations[:1])).writing() as db:
-        db.execute("INSERT INTO deeds VALUES (1, ?, 'notice', 'disk', 'ops', 2, 1, 'sent', '')", (NOON,))
-    assert history.actions(0) == [_action(NOON)]
-
-
 def test_a_damaged_one_is_told_as_such(history: History) -> None:
     history.add(found(OK), CHECKS)
     history.store.path.write_bytes(b"SQLite format 3\0" + b"\xff" * 4096)

@@ -38,7 +38,7 @@ _SCHEMA = Schema(
     0x7265646D,  # "redm"
     (
         (
-            "CREATE TABLE held ([check] TEXT PRIMARY KEY, state INTEGER NOT NULL, since REAL NOT NULL,"
+            "CREATE TABLE states ([check] TEXT PRIMARY KEY, state INTEGER NOT NULL, since REAL NOT NULL,"
             " bad_since REAL NOT NULL, seen REAL NOT NULL)",
             "CREATE TABLE spells (id INTEGER PRIMARY KEY, [check] TEXT NOT NULL, state INTEGER NOT NULL,"
             " since REAL NOT NULL, until REAL NOT NULL, message TEXT NOT NULL)",
@@ -48,17 +48,12 @@ _SCHEMA = Schema(
             "CREATE TABLE peaks (series TEXT NOT NULL, bucket INTEGER NOT NULL, value REAL NOT NULL,"
             " PRIMARY KEY (series, bucket)) WITHOUT ROWID",
             "CREATE TABLE last (one INTEGER PRIMARY KEY CHECK (one = 1), time REAL NOT NULL)",
-            "CREATE TABLE deeds (id INTEGER PRIMARY KEY, time REAL NOT NULL, kind TEXT NOT NULL, [check] TEXT NOT NULL,"
-            " name TEXT NOT NULL, state INTEGER NOT NULL, ok INTEGER NOT NULL, text TEXT NOT NULL, run TEXT NOT NULL)",
-            "CREATE TABLE told (notifier TEXT NOT NULL, [check] TEXT NOT NULL, state INTEGER NOT NULL,"
+            "CREATE TABLE actions (id INTEGER PRIMARY KEY, time REAL NOT NULL, kind TEXT NOT NULL,"
+            " [check] TEXT NOT NULL, name TEXT NOT NULL, state INTEGER NOT NULL, ok INTEGER NOT NULL, text TEXT NOT NULL,"
+            " run TEXT NOT NULL)",
+            "CREATE TABLE notices (notifier TEXT NOT NULL, [check] TEXT NOT NULL, state INTEGER NOT NULL,"
             " time REAL NOT NULL, PRIMARY KEY (notifier, [check]))",
-            "CREATE TABLE tried ([check] TEXT PRIMARY KEY, time REAL NOT NULL, wait REAL NOT NULL)",
-        ),
-        (
-            "ALTER TABLE held RENAME TO states",
-            "ALTER TABLE deeds RENAME TO actions",
-            "ALTER TABLE told RENAME TO notices",
-            "ALTER TABLE tried RENAME TO attempts",
+            "CREATE TABLE attempts ([check] TEXT PRIMARY KEY, time REAL NOT NULL, wait REAL NOT NULL)",
         ),
     ),
     "what the monitor remembers",
