@@ -49,8 +49,8 @@ _SCHEMA = Schema(
             " PRIMARY KEY (series, bucket)) WITHOUT ROWID",
             "CREATE TABLE last (one INTEGER PRIMARY KEY CHECK (one = 1), time REAL NOT NULL)",
             "CREATE TABLE actions (id INTEGER PRIMARY KEY, time REAL NOT NULL, kind TEXT NOT NULL,"
-            " [check] TEXT NOT NULL, name TEXT NOT NULL, state INTEGER NOT NULL, ok INTEGER NOT NULL, text TEXT NOT NULL,"
-            " run TEXT NOT NULL)",
+            " [check] TEXT NOT NULL, name TEXT NOT NULL, state INTEGER NOT NULL, ok INTEGER NOT NULL,"
+            " text TEXT NOT NULL, run TEXT NOT NULL)",
             "CREATE TABLE notices (notifier TEXT NOT NULL, [check] TEXT NOT NULL, state INTEGER NOT NULL,"
             " time REAL NOT NULL, PRIMARY KEY (notifier, [check]))",
             "CREATE TABLE attempts ([check] TEXT PRIMARY KEY, time REAL NOT NULL, wait REAL NOT NULL)",
