@@ -18,6 +18,7 @@ from monitor_stage import patient as patient
 from patience import PROGRAM, GivesUpOn
 
 from listening import Listener
+from redoma.lib.errors import StoreError
 from redoma.monitor import actions
 from redoma.monitor.model import Check, CommandNotifier, Notifier, WebhookNotifier
 
@@ -104,6 +105,24 @@ async def test_one_that_fails_is_shown_and_told_again_until_it_is_taken(place: P
     first, second = listener.posted
     assert first["id"] == second["id"]  # by which a receiver knows that it is the same
     assert [action.ok for action in place.history.actions(0)] == [False, True]
+
+
+async def test_a_history_that_fails_halfway_neither_loses_nor_doubles_a_notice(
+    place: Place, listener: Listener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*args: object) -> None:
+        raise StoreError("it can't be written", why="the disk is full", next="make room")
+
+    both = {**ops(listener), "log": WebhookNotifier(url=listener.url + "/log")}
+    responder = place.responder(notify=both)
+    with monkeypatch.context() as broken:
+        broken.setattr(place.history, "record_notice", full)
+        seen = await responder.respond(found(CRITICAL))
+    assert "the disk is full" in seen.problems["history"]
+    assert sorted(action.name for action in seen.actions) == ["log", "ops"]
+    assert sorted(listener.paths) == ["/hook", "/hook/log"]
+    assert not (await responder.respond(found(CRITICAL, NOON + 1))).actions  # the history has older rows, or none
+    assert len(listener.posted) == 2
 
 
 async def test_nobody_is_led_elsewhere(place: Place, listener: Listener, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,8 +10,9 @@ Theory of operation. A log is a directory (0700) of these files (0600):
     lock                     held (flock) for the length of one append.
     audit-*.SEQ.torn         what a crash left of a line that was never acknowledged.
 
-An append takes the lock, reads the head, writes one line at the position the head names, then writes the head. There is
-no state in memory, so threads, processes and forks are all the same case. If the writer is killed between the two
+An append takes the lock, reads the head, appends one line, then writes the head. Files are kept open between appends,
+but each append checks that they are still those of the directory, so that other threads, processes and forks may write
+in between. If the writer is killed between the two
 writes, the log is ahead of its head; the next append accepts the complete records and sets a fragment aside with a
 `recovered` record. A log *behind* its head lost something that was acknowledged: no append touches it, and `verify`
 reports it.

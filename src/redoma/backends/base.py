@@ -47,8 +47,8 @@ COMMON_LIMITS = frozenset(
         *("open_files", "recursion", "network_bytes", "connections"),
     }
 )
-"""The limits that all our backends enforce, or that limit what they don't have. They are named, so that a limit added
-to `Limits` counts as enforced only where somebody has written that.
+"""The limits that nearly all our backends enforce (gVisor: not `processes`), or that limit what they don't have. They
+are named, so that a limit added to `Limits` counts as enforced only where somebody has written that.
 """
 
 MAX_RUNS = max(16, 4 * (os.cpu_count() or 1))
@@ -66,7 +66,7 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     isolation: Isolation
     """The layers that it always puts between a run and the host."""
     limits: frozenset[str]
-    """The fields of `Limits` that it enforces. The defaults of the others are not enforced, and requesting a lower
+    """The fields of `Limits` that it enforces. The defaults of the others are not enforced, and requesting another
     value fails.
     """
     arguments: bool = False

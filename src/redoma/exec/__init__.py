@@ -254,7 +254,7 @@ class AsyncProcess:
         self._process_control().end_input()
 
     def signal(self, number: int) -> None:
-        """Send a signal to the program itself, not to its children."""
+        """Send a signal to the program itself; in a session, to its process group."""
         self._process_control().signal(number)
 
     async def wait(self) -> int:

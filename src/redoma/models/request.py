@@ -27,7 +27,7 @@ changes can be reviewed before they are applied; or in the project itself.
 LANGUAGES = ("python", "bash", "javascript", "lua", "command")
 """Those that need no configuration."""
 OTHER = "other"
-"""What stands for all languages of the configuration, where backends say what they run."""
+"""In `Capabilities.languages`: any language that the configuration has an interpreter for."""
 CODE = "-"
 """The word of an interpreter that stands for the file with the code."""
 _FROM_HERE = """\
@@ -38,8 +38,8 @@ m._resolveFilename = function (name, from, top, more) {
 };
 m.runMain();
 """
-"""Has the main file of a JavaScript program `require` modules from the working directory, as it does where it lies in
-there itself. In a sandbox it lies elsewhere: a run leaves nothing in its directory that it has not written."""
+"""Makes the main file of a JavaScript program `require` modules from the working directory, although we store the file
+elsewhere: a run leaves nothing in its directory that it has not written."""
 NODE = ("node",)
 """The interpreter of JavaScript, where the configuration names no other."""
 IMAGES = {

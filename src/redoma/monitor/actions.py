@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Literal, NamedTuple
 
@@ -35,7 +35,7 @@ from .model import Action, Check, CheckResult, Notifier, Plan, Remedy, Round, St
 
 _log = logging.getLogger("redoma.monitor")
 LastNotices = dict[tuple[str, str], tuple[State, float]]
-"""By notifier and check: the state in the last notice, and when that was sent."""
+"""By notifier and check: the last state that it knows, and since when: it was sent a notice, or wants none of it."""
 Event = Literal["problem", "change", "repeat", "recovery", "silent"]
 """Why a notice is due. `silent`: it is ok again, and the notifier does not want recoveries, so none is sent."""
 _MAX_TEXT = 4000
@@ -63,47 +63,61 @@ class Responder:
         except StoreError as error:
             latest, self._stored = settle(latest, self._stored, checks)
             return await self._respond_without_history(latest, error)
+        actions: list[Action] = []  # those that were done before the history failed are in it, too
         try:
             with self._history.alone() as alone:
                 if not alone:  # a `watch` and a `check` at the same time: the other one acts
                     return latest
-                self._last_notices.update(self._history.last_notices())
-                actions = (*await self._send_notices(latest), *await self._try_remedies(latest))
-                return msgspec.structs.replace(latest, actions=actions)
+                self._read_last_notices()
+                await self._send_notices(latest, actions)
+                await self._try_remedies(latest, actions)
+                return msgspec.structs.replace(latest, actions=tuple(actions))
         except (StoreError, AuditError) as error:
-            return await self._respond_without_history(latest, error)
+            return await self._respond_without_history(latest, error, actions)
 
-    async def _respond_without_history(self, latest: Round, error: StoreError | AuditError) -> Round:
+    async def _respond_without_history(
+        self, latest: Round, error: StoreError | AuditError, actions: Sequence[Action] = ()
+    ) -> Round:
         _log.error("the history can't be kept: %s", error)
-        problems = {**latest.problems, "history": str(error)}
-        actions = tuple(await self._send_notices(latest, store=False))
-        return msgspec.structs.replace(latest, problems=problems, actions=actions)
+        problems, done = {**latest.problems, "history": str(error)}, [*actions]
+        await self._send_notices(latest, done, store=False)
+        return msgspec.structs.replace(latest, problems=problems, actions=tuple(done))
 
-    async def _send_notices(self, latest: Round, *, store: bool = True) -> list[Action]:
+    def _read_last_notices(self) -> None:
+        """Take over what another process has sent. What we sent while the history failed is newer than what it has."""
+        for key, (state, sent) in self._history.last_notices().items():
+            if key not in self._last_notices or sent >= self._last_notices[key][1]:
+                self._last_notices[key] = state, sent
+
+    async def _send_notices(self, latest: Round, actions: list[Action], *, store: bool = True) -> None:
+        """Send the notices that are due, and add them to `actions`. Raises `StoreError` after all were sent."""
         due = notices_due(latest, self._checks.values(), self._notifiers, self._last_notices)
-        actions = []
+        broken: StoreError | None = None
         async for notice, failure in send(due, self._notifiers, latest, self._executor, self._calls):
             name, check, state = notice.notifier, notice.verdict.check, notice.verdict.state
+            action = None if notice.event == "silent" else _notice_action(notice, latest.time, failure)
             if not failure:
                 self._last_notices[name, check] = state, latest.time
-                if store:
-                    self._history.record_notice(name, check, state, latest.time)
-            if notice.event == "silent":
+            if action is not None:
+                _log_action(action)
+                actions.append(action)
+            if not store or broken is not None:
                 continue
-            action = _notice_action(notice, latest.time, failure)
-            _log_action(action)
-            actions.append(action)
-            if store:
-                self._history.add_action(action)
-        return actions
+            try:
+                if not failure:
+                    self._history.record_notice(name, check, state, latest.time)
+                if action is not None:
+                    self._history.add_action(action)
+            except StoreError as error:
+                broken = error
+        if broken is not None:
+            raise broken
 
-    async def _try_remedies(self, latest: Round) -> list[Action]:
-        actions = []
+    async def _try_remedies(self, latest: Round, actions: list[Action]) -> None:
         for verdict, remedy in remedies_due(latest, self._checks, self._stored, self._history):
             action = await try_remedy(verdict, remedy, latest.time, self._executor, self._history)
             _log_action(action)
             actions.append(action)
-        return actions
 
 
 def _log_action(action: Action) -> None:
@@ -267,8 +281,8 @@ def remedies_due(
         if remedy is None or verdict.state not in (State.WARNING, State.CRITICAL):
             continue
         # `bad_since`, not `since`: a problem also lasts while it gets worse, or alternates between the two states.
-        lasted = latest.time - stored[verdict.check].bad_since - check.lasting
-        if lasted >= remedy.after and history.may_try_remedy(verdict.check, latest.time):
+        counts_since = stored[verdict.check].bad_since + check.lasting
+        if latest.time >= counts_since + remedy.after and history.may_try_remedy(verdict.check, latest.time):
             due.append((verdict, remedy))
     return due
 

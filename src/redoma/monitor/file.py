@@ -15,7 +15,7 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, assert_never
 
 import msgspec
 import yaml
@@ -168,6 +168,8 @@ def _reach(reader: Reader, plan: Plan) -> Iterator[str]:
                 what = f"connects to {printable(host)}:{port}"
             case CommandProbe(run=run, command=command):
                 what = f"runs {printable(command)!r} by {printable(run)}"
+            case never:
+                assert_never(never)
         yield at(f"collect.{name}", what)
     for name, notifier in plan.notify.items():
         if isinstance(notifier, WebhookNotifier):

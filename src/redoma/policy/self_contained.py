@@ -1,7 +1,9 @@
-"""Programs and Python modules that run no files but their own, and what is reported as separate facts.
+"""Programs and Python modules that are known to run nothing but themselves, and commands that the reader reports as
+facts of their own.
 
 Anything else may run more: tests, hooks, statements, whatever its directory configures. An approval can't be bound to
-that. A program or module that is missing here costs an extra question, but never hides a change.
+that, so a request with a program or module that is missing here can't be pinned; but no change is ever hidden. For a
+program that reads settings or writes files, see also `_SETTINGS` and `_WRITE_ANYTHING` in `executed`.
 """
 
 from __future__ import annotations
@@ -75,11 +77,11 @@ def _without(pattern: str) -> _Check:
     return lambda args: not any(map(found.search, args))
 
 
-def _are_known(args: Sequence[str]) -> bool:
+def _all_known(args: Sequence[str]) -> bool:
     return UNKNOWN not in "".join(args)
 
 
-def _name_packages(args: Sequence[str]) -> bool:
+def _only_package_names(args: Sequence[str]) -> bool:
     """Return whether all arguments are package names or plain options: `apt-get install ./x.deb` runs that file's
     scripts."""
     files, settings = (".deb", ".rpm", ".apk"), ("-o", "-c", "--option", "--config", "--setopt")
@@ -88,26 +90,26 @@ def _name_packages(args: Sequence[str]) -> bool:
     )
 
 
-def _name_no_compressor(args: Sequence[str]) -> bool:
+def _no_compressor_named(args: Sequence[str]) -> bool:
     """Return whether the options that `tar` takes without a dash name no program, as they do in `tar cIf program …`."""
     return not re.match(r"[A-Za-z]*[IF][A-Za-z]*\Z", "".join(args[:1]))
 
 
-def _use_plain_ssh(args: Sequence[str]) -> bool:
+def _ssh_command_is_plain(args: Sequence[str]) -> bool:
     return all(map(_PLAIN_SSH.match, values_of(args, "-e", "--rsh")))
 
 
-def _set_plain_ssh(args: Sequence[str]) -> bool:
+def _ssh_settings_are_plain(args: Sequence[str]) -> bool:
     return all(map(_PLAIN_SSH_SETTING.match, values_of(args, "-o")))
 
 
-def _are_known_tests(args: Sequence[str]) -> bool:
+def _all_tests_known(args: Sequence[str]) -> bool:
     tests = zip(("", *args), args, strict=False)
     return not any(_may_be_option(arg) for before, arg in tests if before not in _FIND_VALUES)
 
 
-def _are_known_scripts(args: Sequence[str]) -> bool:
-    return _are_known(sed_scripts(args))
+def _all_scripts_known(args: Sequence[str]) -> bool:
+    return _all_known(sed_scripts(args))
 
 
 _SELF_CONTAINED: dict[str, tuple[_Check, ...]] = {
@@ -126,11 +128,11 @@ _SELF_CONTAINED: dict[str, tuple[_Check, ...]] = {
         """),
         (),
     ),
-    "command": (_are_known,),
+    "command": (_all_known,),
     "cpio": (_without_options("-F --file --rsh-command"),),
     "curl": (_without_options("-K --config --engine"),),
     "gpg": (
-        _are_known,
+        _all_known,
         _without_options("""
             --exec-path --photo-viewer --agent-program --dirmngr-program --keyboxd-program --options --homedir
             --keyserver
@@ -145,19 +147,19 @@ _SELF_CONTAINED: dict[str, tuple[_Check, ...]] = {
     ),
     "openssl": (_without(r"\A-+(?:config|engine|provider|ssl_config)|\Aengine\Z"),),
     "rg": (_without_options("--pre --hostname-bin"),),
-    "rsync": (_without_options("--rsync-path"), _use_plain_ssh),
-    "scp": (_without_options("-F -D -S"), _set_plain_ssh),
+    "rsync": (_without_options("--rsync-path"), _ssh_command_is_plain),
+    "scp": (_without_options("-F -D -S"), _ssh_settings_are_plain),
     "sort": (_without_options("--compress-program"),),
     "split": (_without_options("--filter"),),
     "ssh-keygen": (_without_options("-D -w"),),
     "su": (_without_options("-s --shell"),),
     "wget": (_without_options("-e --execute --config --use-askpass"),),
     "zip": (_without_options("-TT --unzip-command"),),
-    **dict.fromkeys(names("apt apt-get apk dnf yum"), (_are_known, _name_packages)),
-    **dict.fromkeys(AWKS, (_are_known, _without(r"\A-[ilEDW]|\A--(?:inc|loa|exe|lib|deb)|@include|@load"))),
+    **dict.fromkeys(names("apt apt-get apk dnf yum"), (_all_known, _only_package_names)),
+    **dict.fromkeys(AWKS, (_all_known, _without(r"\A-[ilEDW]|\A--(?:inc|loa|exe|lib|deb)|@include|@load"))),
     **dict.fromkeys(names("fd fdfind"), (_without_options("-x -X --exec --exec-batch"),)),
-    **dict.fromkeys(names("find gfind"), (_are_known_tests,)),
-    **dict.fromkeys(SEDS, (_are_known_scripts,)),
+    **dict.fromkeys(names("find gfind"), (_all_tests_known,)),
+    **dict.fromkeys(SEDS, (_all_scripts_known,)),
     **dict.fromkeys(
         TARS,
         (
@@ -165,7 +167,7 @@ _SELF_CONTAINED: dict[str, tuple[_Check, ...]] = {
                 -I -F --use-compress-program --to-command --checkpoint-action --rsh-command --info-script
                 --new-volume-script --rmt-command
             """),
-            _name_no_compressor,
+            _no_compressor_named,
         ),
     ),
 }

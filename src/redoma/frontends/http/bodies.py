@@ -233,7 +233,7 @@ class ProcessList(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Signal(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A signal for the process itself, not for its children."""
+    """A signal for the process group of a process."""
 
     signal: Annotated[int, msgspec.Meta(ge=1, le=64)] = 15
 

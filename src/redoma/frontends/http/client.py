@@ -45,7 +45,7 @@ def connect(url: str, key: str | None = None, *, timeout: float = 600.0) -> Clie
         timeout: Seconds to wait for an answer.
 
     Returns:
-        A `Client`; its `asynchronous` has the same calls for asyncio code.
+        A `Client`; its `asynchronous` has these calls for asyncio code, but `stream` and `request`.
 
     Raises:
         InvalidRequest: The URL or the key is malformed, or there is no key.
@@ -74,7 +74,7 @@ class Client:
 
     @property
     def asynchronous(self) -> AsyncClient:
-        """The same calls for asyncio code."""
+        """These calls for asyncio code, but `stream` and `request`."""
         return AsyncClient(self)
 
     def run(self, /, code: str, language: str = "python", **options: Any) -> Result:
@@ -85,19 +85,20 @@ class Client:
         result with the status `pending` instead. Raises `InvalidRequest` if the request is invalid, `ServiceError` if
         the service refuses it.
         """
-        return self._run(body_of(options, _OPTIONS, code=code, language=language), options)
+        return self._run(body_of(options, _OPTIONS, code=code, language=language), wait=options.get("wait", True))
 
     def command(self, /, argv: Iterable[str], **options: Any) -> Result:
         """Run a program with its arguments on the service, without a shell. Options are those of `run`."""
         if isinstance(argv, str):
             raise InvalidRequest("argv is one text", why="it takes a list of words", next="split it")
-        return self._run(body_of(options, _OPTIONS, argv=list(argv), language="command"), options)
+        body = body_of(options, _OPTIONS, argv=list(argv), language="command")
+        return self._run(body, wait=options.get("wait", True))
 
-    def _run(self, body: dict[str, Any], options: dict[str, Any]) -> Result:
+    def _run(self, body: dict[str, Any], *, wait: bool) -> Result:
         result = decoded_result(self.transport.fetch("POST", "/v1/runs", body)[0])
-        return result if options.get("wait") is False else self._decided(result)
+        return self._after_approval(result) if wait else result
 
-    def _decided(self, result: Result) -> Result:
+    def _after_approval(self, result: Result) -> Result:
         """If the run waits for an approval, wait for that and for its end."""
         return self.wait(result.id) if result.status is Status.PENDING else result
 
@@ -175,7 +176,7 @@ class Client:
 class RemoteRun:
     """The output of a run of a service, piece by piece, and then its `result`.
 
-    Calling `close` or leaving the `with` block before the end cancels the run.
+    Calling `close` or leaving the `with` block before the end cancels the run, unless it waits for an approval.
     """
 
     def __init__(self, client: Client, body: dict[str, Any], *, wait: bool) -> None:
@@ -200,7 +201,7 @@ class RemoteRun:
             events.close()
         self._result = events.result()
         if self._wait:
-            self._result = self._client._decided(self._result)
+            self._result = self._client._after_approval(self._result)
 
     def close(self) -> None:
         """Stop following the run; the service cancels it if it still runs."""

@@ -173,7 +173,8 @@ class AsyncRemoteSession:
     # --- runs ---
 
     async def run(self, /, code: str, language: Language = "python", **options: Any) -> Result:
-        """Run source text in the session and return its `Result`. Options are those of `Session.run`."""
+        """Run source text in the session and return its `Result`. Options are those of `Session.run` that make sense
+        remotely; others are refused."""
         return await self._run(options, code=code, language=language)
 
     async def bash(self, /, script: str, **options: Any) -> Result:
@@ -337,7 +338,7 @@ class AsyncRemoteProcess(AsyncProcess):
         await self._tell("input?end=true", b"")
 
     async def signal(self, number: int) -> None:  # type: ignore[override] # the same
-        """Send a signal to the program itself, not to its children."""
+        """Send a signal to the process group of the program."""
         await self._tell("signal", {"signal": number})
 
     async def resize(self, rows: int, columns: int) -> None:
