@@ -15,6 +15,7 @@ _SERVICES = b"""
     sbp_ sdk- secret_ sgp_ sha256~ shippo_ shpat_ shpca_ shpit_ shppa_ shpss_ shpua_ sntry sq0atp- sq0csp- sq0idp- sqa_
     sqp_ squ_ ssws test_ tfp_ tskey- tvly- vercel_blob_rw_ xai- xkeysib- xsmtpsib- y0_ aaaaaaaaaaaaaaaaaaaa
     """.split()
+"""Parts of the tokens of services. Some have no more than a `.` or `|` that is certain, so most texts are searched."""
 
 HINTS: dict[str, tuple[int, tuple[bytes, ...]]] = {
     "service-token": (0, tuple(_SERVICES)),

@@ -153,11 +153,11 @@ class Driver:
     def _take_first(self, *wanted: str) -> dict[str, Any]:
         """Wait for a message that comes before the session begins."""
         while not self._first:
-            self._first += [told for told, _ in self._read_commands()]
-        told = self._first.pop(0)
-        if told["do"] not in wanted:
-            raise ValueError(f"a session begins with {wanted}, not with {told['do']}")
-        return told
+            self._first += [order for order, _ in self._read_orders()]
+        order = self._first.pop(0)
+        if order["do"] not in wanted:
+            raise ValueError(f"a session begins with {wanted}, not with {order['do']}")
+        return order
 
     # --- the loop ---
 
@@ -259,10 +259,10 @@ class Driver:
     # --- in ---
 
     def _take_commands(self) -> None:
-        for told, body in self._read_commands():
-            self._handlers[told["do"]](told, body)
+        for order, body in self._read_orders():
+            self._handlers[order["do"]](order, body)
 
-    def _read_commands(self) -> list[tuple[dict[str, Any], bytes]]:
+    def _read_orders(self) -> list[tuple[dict[str, Any], bytes]]:
         """Return the messages that can be read now. Descriptors that come with them are put into `_given`."""
         try:
             if self._passing is not None:
@@ -276,15 +276,15 @@ class Driver:
             os._exit(0)  # the session's owner is gone; init ends everything else
         return [(json.loads(head), body) for head, body in self._reader.feed(data)]
 
-    def _give_room(self, told: dict[str, Any], body: bytes) -> None:
-        self._room += told["bytes"]
+    def _give_room(self, order: dict[str, Any], body: bytes) -> None:
+        self._room += order["bytes"]
 
-    def _use_file(self, told: dict[str, Any], body: bytes) -> None:
-        answer, content = self._files.answer(told, body)
-        self._tell({"is": "answer", "id": told["id"], **answer}, content)
+    def _use_file(self, order: dict[str, Any], body: bytes) -> None:
+        answer, content = self._files.answer(order, body)
+        self._tell({"is": "answer", "id": order["id"], **answer}, content)
 
-    def _tell_usage(self, told: dict[str, Any], body: bytes) -> None:
-        self._tell({"is": "answer", "id": told["id"]}, json.dumps(_usage(self._home[0])).encode())
+    def _tell_usage(self, order: dict[str, Any], body: bytes) -> None:
+        self._tell({"is": "answer", "id": order["id"]}, json.dumps(_usage(self._home[0])).encode())
 
     # --- Python ---
 
@@ -328,37 +328,37 @@ class Driver:
     def _start_copy(self) -> tuple[int, socket.socket]:
         """Start a copy of another session's Python. The first messages bring the changes to its project, if it has one,
         and the image."""
-        told = self._take_first("patch", "become")
-        if told["do"] == "patch":
+        order = self._take_first("patch", "become")
+        if order["do"] == "patch":
             changes = self._given.pop(0)
             copying.patch(changes, self._home[0])
             os.close(changes)
-            told = self._take_first("become")
+            order = self._take_first("become")
         file = self._given.pop(0)
-        facts = copying.unpack(file, told["size"])
+        facts = copying.unpack(file, order["size"])
         self._directory, self._environment = facts["cwd"] or self._directory, facts["env"]
         worker, channel = self._start_worker((file, facts))
         os.close(file)  # before any code runs: the code must not have the image, which other copies share
         channel.sendall(b"g")
         return worker, channel
 
-    def _fork(self, told: dict[str, Any], body: bytes) -> None:
+    def _fork(self, order: dict[str, Any], body: bytes) -> None:
         """Let the worker write its image to the file that was passed."""
         file = self._given.pop()
         if self._processes:
-            self.answer(told["id"], errno=errno.EBUSY, error="it has processes in the background: end them")
+            self.answer(order["id"], errno=errno.EBUSY, error="it has processes in the background: end them")
         else:
-            socket.send_fds(self._channel, [frame({**told, "skipped": self._place})], [file])
+            socket.send_fds(self._channel, [frame({**order, "skipped": self._place})], [file])
         os.close(file)
 
-    def _start_run(self, told: dict[str, Any], body: bytes) -> None:
-        self._run = told["run"]
-        self._pass_in(told, body)
+    def _start_run(self, order: dict[str, Any], body: bytes) -> None:
+        self._run = order["run"]
+        self._pass_in(order, body)
 
-    def _pass_in(self, told: dict[str, Any], body: bytes = b"") -> None:
+    def _pass_in(self, order: dict[str, Any], body: bytes = b"") -> None:
         """Pass a message on to the worker."""
         if self._relay is not None:
-            self._relay.sendall(frame(told, body))
+            self._relay.sendall(frame(order, body))
 
     def _take_reply(self, relay: socket.socket) -> None:
         """Pass on messages of the worker, each after what was printed before."""
@@ -395,9 +395,9 @@ class Driver:
             else:
                 self._send(frame_of(head, body))
 
-    def _interrupt(self, told: dict[str, Any], body: bytes) -> None:
+    def _interrupt(self, order: dict[str, Any], body: bytes) -> None:
         """Interrupt a run, unless it has ended. Answer when that is done."""
-        run, question = told["run"], told["id"]
+        run, question = order["run"], order["id"]
         if self._command is not None and run == self._run:
             _kill_group(self._command.pid, signal.SIGINT)
         elif run > self._last:
@@ -415,7 +415,7 @@ class Driver:
                 self._held.remove((wanted, question))
                 self.answer(question)
 
-    def _restart(self, told: dict[str, Any], body: bytes) -> None:
+    def _restart(self, order: dict[str, Any], body: bytes) -> None:
         """Start a new Python, and end all processes of the old one; files stay."""
         for process in list(self._processes.values()):
             _kill_group(process.pid, signal.SIGKILL)
@@ -445,22 +445,22 @@ class Driver:
                 continue
         self._worker, self._channel = self._start_worker()
         self._watch_worker()
-        self.answer(told["id"])
+        self.answer(order["id"])
 
     # --- commands ---
 
-    def _start_command(self, told: dict[str, Any], body: bytes) -> None:
+    def _start_command(self, order: dict[str, Any], body: bytes) -> None:
         self._take_word()  # the last run may have left another directory or other variables
-        self._run = self._last = told["run"]
+        self._run = self._last = order["run"]
         self._leave_removed()
-        script, stdin = body[: told["source"]], body[told["source"] :]
-        environment = {**self._environment, **told["env"]}
-        argv, self._carries = told["argv"], told["bash"]
+        script, stdin = body[: order["source"]], body[order["source"] :]
+        environment = {**self._environment, **order["env"]}
+        argv, self._carries = order["argv"], order["bash"]
         try:
-            if told["bash"] or SCRIPT in argv:  # also if it is empty: the last script is still there
+            if order["bash"] or SCRIPT in argv:  # also if it is empty: the last script is still there
                 self._put("script", script)
                 argv = [f"{self._place}/script" if word == SCRIPT else word for word in argv]
-            if told["bash"]:
+            if order["bash"]:
                 self._put("carry", _CARRY.format(self._place, self._home[0]).encode())
                 argv = [*_BASH, f"{self._place}/script", *argv]
                 environment["BASH_ENV"] = f"{self._place}/carry"
@@ -480,8 +480,8 @@ class Driver:
             what = argv[0] if argv else "bash"  # a script that could not be written has no words yet
             self._end_command({"broken": encodable(f"start {what}: {reason(error)}"), "exit": code})
 
-    def _kill_command(self, told: dict[str, Any], body: bytes) -> None:
-        if self._command is not None and told["run"] == self._run:
+    def _kill_command(self, order: dict[str, Any], body: bytes) -> None:
+        if self._command is not None and order["run"] == self._run:
             _kill_group(self._command.pid, signal.SIGKILL)
 
     def _put(self, name: str, content: bytes) -> None:
@@ -555,34 +555,34 @@ class Driver:
 
     # --- background processes ---
 
-    def _start_process(self, told: dict[str, Any], body: bytes) -> None:
+    def _start_process(self, order: dict[str, Any], body: bytes) -> None:
         self._leave_removed()
         try:
-            directory = os.path.join(self._home[0], told["cwd"]) if told.get("cwd") else self._directory
-            process = BackgroundProcess(told, {**self._environment, **told["env"]}, directory)
+            directory = os.path.join(self._home[0], order["cwd"]) if order.get("cwd") else self._directory
+            process = BackgroundProcess(order, {**self._environment, **order["env"]}, directory)
         except _NOT_STARTED as error:
-            self.answer(told["id"], errno=getattr(error, "errno", None) or errno.EINVAL, error=reason(error))
+            self.answer(order["id"], errno=getattr(error, "errno", None) or errno.EINVAL, error=reason(error))
             return
-        self._processes[told["process"]] = process
-        self.answer(told["id"], pid=process.pid)
+        self._processes[order["process"]] = process
+        self.answer(order["id"], pid=process.pid)
 
-    def _write_to_process(self, told: dict[str, Any], body: bytes) -> None:
-        if told["process"] in self._processes:
-            self._processes[told["process"]].take(told, body, self)
+    def _write_to_process(self, order: dict[str, Any], body: bytes) -> None:
+        if order["process"] in self._processes:
+            self._processes[order["process"]].take(order, body, self)
         else:
-            self.answer(told["id"])
+            self.answer(order["id"])
 
-    def _resize_process(self, told: dict[str, Any], body: bytes) -> None:
-        if told["process"] in self._processes:
-            self._processes[told["process"]].resize(told["rows"], told["columns"])
+    def _resize_process(self, order: dict[str, Any], body: bytes) -> None:
+        if order["process"] in self._processes:
+            self._processes[order["process"]].resize(order["rows"], order["columns"])
 
-    def _signal_process(self, told: dict[str, Any], body: bytes) -> None:
+    def _signal_process(self, order: dict[str, Any], body: bytes) -> None:
         """Signal a process. If the message has an id, answer whether there is such a process."""
-        process = self._processes.get(told["process"])
+        process = self._processes.get(order["process"])
         if process is not None:
-            _kill_group(process.pid, told["number"])
-        if "id" in told:
-            self.answer(told["id"], **({} if process is not None else {"errno": errno.ESRCH}))
+            _kill_group(process.pid, order["number"])
+        if "id" in order:
+            self.answer(order["id"], **({} if process is not None else {"errno": errno.ESRCH}))
 
     def _end_process(self, process: BackgroundProcess) -> None:
         """Send the rest of its output and its status. Children that it left continue, without pipes to us."""
@@ -597,14 +597,14 @@ class Driver:
 class BackgroundProcess:
     """A background command, with its own pipes or a terminal."""
 
-    def __init__(self, told: dict[str, Any], environment: dict[str, str], directory: str) -> None:
-        self.number = told["process"]
+    def __init__(self, order: dict[str, Any], environment: dict[str, str], directory: str) -> None:
+        self.number = order["process"]
         self.unwritten, self.ends, self.question = bytearray(), False, 0
         self.outputs: dict[int, str] = {}
         self._is_terminal = False
-        argv = [*_BASH, "-c", told["script"]] if told["bash"] else told["argv"]
-        if told["pty"]:
-            self._on_terminal(argv, environment, directory, told.get("size") or _TERMINAL)
+        argv = [*_BASH, "-c", order["script"]] if order["bash"] else order["argv"]
+        if order["pty"]:
+            self._on_terminal(argv, environment, directory, order.get("size") or _TERMINAL)
         else:
             self._on_pipes(argv, environment, directory)
         self.pid = self.popen.pid
@@ -672,10 +672,10 @@ class BackgroundProcess:
                     del self.outputs[number]
                 left = left - len(data) if data and to_the_end else 0
 
-    def take(self, told: dict[str, Any], body: bytes, driver: Driver) -> None:
+    def take(self, order: dict[str, Any], body: bytes, driver: Driver) -> None:
         """Take input. The answer, without which no more is sent, follows when all of it has been written."""
         self.unwritten += body
-        self.ends, self.question = told["ends"], told["id"]
+        self.ends, self.question = order["ends"], order["id"]
         self.write(driver)
 
     def write(self, driver: Driver) -> None:

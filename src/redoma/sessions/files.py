@@ -29,17 +29,17 @@ class Operations:
     def __init__(self, home: str) -> None:
         self._home = home
 
-    def answer(self, told: dict[str, Any], body: bytes) -> tuple[dict[str, Any], bytes]:
+    def answer(self, order: dict[str, Any], body: bytes) -> tuple[dict[str, Any], bytes]:
         """Do one operation. Returns the head of the answer, with the error if there was one, and its body."""
         try:
-            path = os.path.join(self._home, told["path"])
-            return getattr(self, "_" + told["op"])(path, told, body)  # type: ignore[no-any-return]
+            path = os.path.join(self._home, order["path"])
+            return getattr(self, "_" + order["op"])(path, order, body)  # type: ignore[no-any-return]
         except OSError as error:
             return {"errno": error.errno or 5, "error": error.strerror or "it can't be done"}, b""
         except (ValueError, RecursionError) as error:  # a name with a NUL byte
             return {"errno": 22, "error": str(error)[:200]}, b""
 
-    def _read(self, path: str, told: dict[str, Any], _body: bytes) -> tuple[dict[str, Any], bytes]:
+    def _read(self, path: str, order: dict[str, Any], _body: bytes) -> tuple[dict[str, Any], bytes]:
         """Read some bytes of a file, with its identity: another file may take its name between two pieces."""
         number = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
         try:
@@ -50,17 +50,17 @@ class Operations:
                     if stat.S_ISDIR(about.st_mode)
                     else OSError(22, "Not a regular file")
                 )
-            data = os.pread(number, PIECE, told["offset"])
+            data = os.pread(number, PIECE, order["offset"])
             return {"size": about.st_size, "file": f"{about.st_dev}:{about.st_ino}"}, data
         finally:
             os.close(number)
 
-    def _write(self, path: str, told: dict[str, Any], body: bytes) -> tuple[dict[str, Any], bytes]:
+    def _write(self, path: str, order: dict[str, Any], body: bytes) -> tuple[dict[str, Any], bytes]:
         """Write a piece of a new file, which gets its name with the last one."""
-        part = f"{path}.{told['part']}.part"
+        part = f"{path}.{order['part']}.part"
         flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_APPEND
         try:
-            if told["first"]:
+            if order["first"]:
                 os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
                 flags |= os.O_EXCL
             number = os.open(part, flags, 0o644)
@@ -70,7 +70,7 @@ class Operations:
                     left = left[os.write(number, left) :]
             finally:
                 os.close(number)
-            if told["last"]:
+            if order["last"]:
                 os.rename(part, path)
         except OSError:
             _forget(part)
@@ -99,8 +99,8 @@ class Operations:
             os.unlink(path)
         return {}, b""
 
-    def _rename(self, path: str, told: dict[str, Any], _body: bytes) -> tuple[dict[str, Any], bytes]:
-        target = os.path.join(self._home, told["to"])
+    def _rename(self, path: str, order: dict[str, Any], _body: bytes) -> tuple[dict[str, Any], bytes]:
+        target = os.path.join(self._home, order["to"])
         os.makedirs(os.path.dirname(target) or ".", exist_ok=True)
         os.rename(path, target)
         return {}, b""
