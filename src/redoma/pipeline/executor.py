@@ -54,7 +54,7 @@ from ..output.artifacts import Store as Artifacts
 from ..output.capture import Capture, Spool
 from ..output.live import Live
 from ..policy import PACKS, Policy, Reading, evaluate, level_of, secrets_in
-from ..redaction import Redactor
+from ..redaction import Redactor, load_redaction
 from . import denial, intake, intents, results
 from .entries import Entries
 from .installed import Installed, warm
@@ -105,6 +105,8 @@ class AsyncExecutor:
         self.backends: Mapping[str, Backend] = (
             backends if isinstance(backends, Installed) else {backend.name: backend for backend in backends}
         )
+        if not (isinstance(backends, Installed) and backends.once):
+            load_redaction()  # now: later this process may have no descriptor left to load it with
         self.user = intake.user()
         self.on_progress: Callable[[str], None] | None = None
         """Told what pip prints while packages are installed that a run needs; at the end an empty text."""

@@ -56,7 +56,7 @@ class Installed(Mapping[str, "Backend"]):
 
     def __init__(self, config: Config, *, once: bool = False) -> None:
         """`once`: this process makes one run and ends."""
-        self._config, self._once = config, once
+        self._config, self.once = config, once
         self.made: dict[str, Backend] = {}
         """The backends that were used."""
 
@@ -64,7 +64,7 @@ class Installed(Mapping[str, "Backend"]):
         if (found := self.made.get(name)) is not None:
             return found
         # If two threads race, both get the first one's.
-        return self.made.setdefault(name, _make(name, self._config, once=self._once))
+        return self.made.setdefault(name, _make(name, self._config, once=self.once))
 
     def warm(self, name: Literal["jail", "monty"]) -> None:
         """Start a backend that a run is about to need, so that the run waits less."""

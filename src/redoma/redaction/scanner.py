@@ -71,6 +71,13 @@ def options(**changes: Any) -> Any:
     return chosen
 
 
+def load_redaction() -> None:
+    """Load what redaction needs, which otherwise happens with the first text that may contain something."""
+    import re2
+
+    _ = re2
+
+
 class _Automata:
     """What searches for some of the patterns."""
 
