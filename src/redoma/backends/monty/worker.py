@@ -20,7 +20,7 @@ def find() -> str:
     """Return the path of the program. Raises `ImportError` if the package is not installed, and `FileNotFoundError` if
     the program is missing.
 
-    Elsewhere than next to this interpreter, the package's `_binary.py` finds it, which is documented to need no other
+    If it is not next to this interpreter, the package's `_binary.py` finds it, which is documented to need no other
     part of the package.
     """
     package = os.path.dirname(location())
