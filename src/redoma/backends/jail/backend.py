@@ -23,14 +23,14 @@ from ..base import COMMON_LIMITS, LAYER_ALIASES, MAX_RUNS, Capabilities, Control
 from ..hosts import ProxyProcess, run_with_hosts
 from ..image import MemoryImage
 from . import cgroup
-from .cell import Cell, Spec
+from .cell import Ahead, Cell, Spec
 from .cgroup_place import Unavailable
 from .compiled import step_names
 from .configuration import LAYERS
 from .kernels import CELLS, COUNTED_PROCESSES, OWN_OVERLAYS, USER_OVERLAYS, Feature
 from .launch import Zygote, ZygoteOptions
 from .pool import Pool
-from .run import Run
+from .run import Run, start_ahead
 
 _MAX_PROJECTS = 8  # for which cells are kept ready
 _WATCHED = "watched by the cell's init every 10 ms; what the kernel keeps in pipes and sockets is not counted"
@@ -189,6 +189,7 @@ class JailBackend:
             project=request.project or "",
             seed=request.seed.random if request.seed else None,
             network=bool(request.network),
+            ahead=self._ahead(request),
         )
         with self._pool_for(spec, request.seed.hashes if request.seed else None, request.uses) as pool:
             return await self._run(pool, spec, request, sink, control, stage)
@@ -212,6 +213,16 @@ class JailBackend:
             return await run_with_hosts(request, isolation, cell.take_listener(), self._proxies, execute)
         finally:
             pool.give_back(cell)
+
+    def _ahead(self, request: Request) -> Ahead | None:
+        """Return what a cell for such requests can start before its run."""
+        if self._groups is None:  # the first run: how memory will be limited is not known yet
+            return None
+        by_rlimit, watched = self._counts_processes_by_rlimit(), self._usable_groups() is None
+        return start_ahead(request, processes_by_rlimit=by_rlimit, watched=watched)
+
+    def _usable_groups(self) -> cgroup.Cgroups | None:
+        return self._groups if isinstance(self._groups, cgroup.Cgroups) and "memory" not in self._without else None
 
     def _counts_processes_by_rlimit(self) -> bool:
         return not self._lacks(COUNTED_PROCESSES)
@@ -266,7 +277,7 @@ class JailBackend:
             self._groups = cgroup.find()
             if isinstance(self._groups, cgroup.Cgroups):
                 self._groups.sweep()
-        groups = self._groups if isinstance(self._groups, cgroup.Cgroups) and "memory" not in self._without else None
+        groups = self._usable_groups()
         zygote = Zygote(
             ZygoteOptions(
                 watched=groups is None,

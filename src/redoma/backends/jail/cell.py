@@ -25,6 +25,13 @@ _WORKSPACES = ("scratch", "read-only", "overlay")
 """In the order of `enum workspace` in c/cell.h."""
 
 
+class Ahead(msgspec.Struct, frozen=True):
+    """A shell that a cell starts before its run, and that waits there for the script."""
+
+    argv: tuple[str, ...]
+    rlimits: tuple[tuple[str, int], ...]
+
+
 class Spec(msgspec.Struct, frozen=True):
     """What must be known when a cell is made. Cells with equal specs are interchangeable."""
 
@@ -37,6 +44,13 @@ class Spec(msgspec.Struct, frozen=True):
     """The seed of its random numbers, to repeat a run; by default a random one."""
     network: bool = False
     """Whether it gets a socket that listens on its loopback, served from outside."""
+    ahead: Ahead | None = None
+    """What the cell starts before its run. Without it, the cell can run anything."""
+
+    @property
+    def plain(self) -> Spec:
+        """The same with nothing started ahead."""
+        return msgspec.structs.replace(self, ahead=None) if self.ahead is not None else self
 
 
 def _one_way() -> tuple[int, int]:
@@ -100,6 +114,8 @@ class Cell:
             if group is not None:
                 theirs += group.doors()
             zygote.order(self._ordered(drawn, without), theirs)
+            if spec.ahead is not None:
+                self._start_ahead(spec.ahead)
         except BaseException as error:
             self.close()
             self._remove_changes()
@@ -126,7 +142,13 @@ class Cell:
             listen=PROXY_PORT if self.spec.network else 0,
             place=os.fsencode(self.place),
             user=self._user,
+            ahead=self.spec.ahead is not None,
         )
+
+    def _start_ahead(self, ahead: Ahead) -> None:
+        """Tell the guest what to start. It reads this when it has been made."""
+        shell = {"argv": list(ahead.argv), "env": self.env, "rlimits": dict(ahead.rlimits), "cwd": None}
+        self.order.sendall(protocol.order(shell))
 
     def _open(self, theirs: list[int]) -> None:
         """Open both ends of the cell's sockets and pipes. Ours are kept; theirs are appended to `theirs`, in the order

@@ -32,6 +32,7 @@ class CellOrder(ctypes.Structure):
         ("place", ctypes.c_char * PLACE_BYTES),
         ("user", ctypes.c_uint32),
         ("listen", ctypes.c_uint32),
+        ("ahead", ctypes.c_uint32),
     ]
 
 
@@ -94,7 +95,7 @@ class Maker:
         self._data, self._library, self._python = data, load(), ctypes.pythonapi
         # Looked up now: in a guest, looking for a name would copy and map pages of every library.
         self._after_fork, self._hold = self._python.PyOS_AfterFork_Child, self._library.cell_hold
-        self._release = self._library.cell_release
+        self._release, self._start = self._library.cell_release, self._library.cell_start
 
     def why_no_own_views(self) -> int:
         """Return 0 if each cell can have its own view of the read-only files, else the errno of why not."""
@@ -115,6 +116,20 @@ class Maker:
     def release(self) -> None:
         """In a guest that will execute a program: let the holder end as soon as it has done so."""
         self._release()
+
+    def start(
+        self, program: str, arguments: list[str], environment: dict[str, str], limits: list[tuple[int, int]]
+    ) -> bool:
+        """In a guest: execute a program with these resource limits, and return in a helper. Returns False if such a
+        cell can have no helper; then nothing has happened. Raises `OSError`.
+        """
+        variables = (f"{name}={value}" for name, value in environment.items())
+        numbers = [number for limit in limits for number in limit]
+        bounds = (ctypes.c_uint64 * len(numbers))(*numbers)
+        started: int = self._start(os.fsencode(program), strings(*arguments), strings(*variables), bounds, len(limits))
+        if started < 0:
+            raise OSError(f"{program} can't be started")
+        return started > 0
 
 
 _NO_IMAGE = {

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 MAIN, REPORT, SCRIPT, WORKSPACE = "/run/main.py", "/run/report", "/run/script", "/workspace"
 """In a lean cell they are below its directory: see `start`."""
+READY = "/run/ready"
+"""A FIFO from which a shell that was started ahead learns that its script is there."""
 _ORDER = 3  # the descriptor of the socket that the order comes by
 # Frames between `allow_calls` and the first call of the code. Before Python 3.12, calls into C count, too.
 _OUR_FRAMES = 5 if sys.version_info < (3, 12) else 1
@@ -80,16 +82,20 @@ def set_streams(stdin: TextIO, stdout: TextIO, stderr: TextIO) -> None:
     sys.__stdin__, sys.__stdout__, sys.__stderr__ = stdin, stdout, stderr  # type: ignore[misc,assignment]
 
 
-def start(found: bytes, seed: int, prelude: types.ModuleType | None, maker: Maker, place: str) -> NoReturn:
+def start(
+    found: bytes, seed: int, prelude: types.ModuleType | None, maker: Maker, place: str, *, ahead: bool
+) -> NoReturn:
     """In the guest, after c/cell.c has made and probed the cell: arm the interpreter, wait for the order, run it.
 
     `found` is the result of the probe, `seed` that of the random numbers. `prelude` is a module of another backend
     whose `arm()` is called. `maker` starts the holder (see c/cell.c). `place` is the directory of a lean cell; empty in
-    other cells, which have their own root.
+    other cells, which have their own root. `ahead`: a first message names a program to start before the order comes.
     """
     global MAIN, REPORT, SCRIPT, WORKSPACE
     MAIN, REPORT, SCRIPT, WORKSPACE = (place + path for path in (MAIN, REPORT, SCRIPT, WORKSPACE))
     channel = _socket.socket(fileno=_ORDER)
+    if ahead:
+        start_ahead(channel, found, maker)
     try:
         if (threading := sys.modules.get("threading")) is not None:
             threading.main_thread()._set_native_id()  # or it would be that of the zygote
@@ -195,12 +201,19 @@ def settle(seed: int) -> None:
 
 
 def limit(limits: dict[str, int]) -> None:
-    """Set resource limits by name, soft and hard; never above our own."""
+    """Set resource limits by name, soft and hard."""
+    for which, bound in bounds(limits):
+        resource.setrlimit(which, (bound, bound))
+
+
+def bounds(limits: dict[str, int]) -> list[tuple[int, int]]:
+    """Return the numbers and values of resource limits that are given by name; no value is above our own limit."""
+    found = []
     for name, wanted in limits.items():
         which = getattr(resource, name)
         hard = resource.getrlimit(which)[1]
-        bound = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-        resource.setrlimit(which, (bound, bound))
+        found.append((which, wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)))
+    return found
 
 
 def keep(source: str) -> None:
@@ -219,9 +232,12 @@ def put(path: str, content: bytes) -> None:
         os.close(file)
 
 
-def run(order: dict[str, Any]) -> NoReturn:
-    """Place the files of the order, enter its directory, and run it. Reports what fails."""
+def place_files(order: dict[str, Any]) -> bool:
+    """Place the files of the order, and the script for another program. Reports it and returns False if that fails."""
+    name = SCRIPT
     try:
+        if order["argv"] and order["source"] is not None:
+            put(SCRIPT, order["source"].encode("utf-8", "surrogateescape"))
         for name, content in order["files"].items():
             if "/" in name:
                 os.makedirs(os.path.dirname(name), exist_ok=True)
@@ -229,6 +245,13 @@ def run(order: dict[str, Any]) -> NoReturn:
                 file.write(content)
     except OSError as error:
         report({"broken": f"place the file {name!r}: {error.strerror}", "errno": error.errno})
+        return False
+    return True
+
+
+def run(order: dict[str, Any]) -> NoReturn:
+    """Place the files of the order, enter its directory, and run it. Reports what fails."""
+    if not place_files(order):
         os._exit(125)
     try:
         if order["cwd"]:
@@ -244,9 +267,6 @@ def run(order: dict[str, Any]) -> NoReturn:
 def execute(order: dict[str, Any]) -> NoReturn:
     """Execute a program in place of this process. Reports it if none can be started."""
     argv, search = order["argv"], order["env"].get("PATH", os.defpath).split(":")
-    if order["source"] is not None:
-        with open(SCRIPT, "w", encoding="utf-8", errors="surrogateescape") as script:
-            script.write(order["source"])
     sys.stdout.flush()
     broken = FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
     limit(order["rlimits"])
@@ -259,6 +279,81 @@ def execute(order: dict[str, Any]) -> NoReturn:
             broken = error  # type: ignore[assignment]  # another directory of PATH may have one that works
     report({"broken": f"start {argv[0]}: {broken.strerror}", "errno": broken.errno})
     os._exit(126 if broken.errno in (errno.EACCES, errno.ENOEXEC) else 127)
+
+
+# --- a shell that is started ahead of its run ---
+
+_BEGIN = b"unset BASH_ENV; SECONDS=0; : bash"
+"""What Bash reads before it opens its script. Then all is as in a shell that has just been started (`$_` is its name),
+but for `set`, which lists SECONDS, BASH_ARGC and PIPESTATUS.
+"""
+_FREE_LATER = 0.002  # seconds: the kernel takes up to a millisecond to free our memory, and the script goes first
+
+
+def start_ahead(channel: _socket.socket, found: bytes, maker: Maker) -> None:
+    """Start the shell that the next message names, in place of this process, and have it wait. Continues in a helper,
+    which passes the script on when the order comes. Returns only where a cell can have no helper.
+
+    Loading a shell takes longer than most scripts. Bash executes the file that BASH_ENV names before it opens its
+    script. Here that is a FIFO, so it waits there with everything else done.
+    """
+    try:
+        shell = protocol.read_order(channel.recv)
+        if shell is None:
+            os._exit(0)
+        search = shell["env"].get("PATH", os.defpath).split(":")
+        path = next(path for directory in search if os.access(path := f"{directory}/{shell['argv'][0]}", os.X_OK))
+        os.mkfifo(READY, 0o600)
+        if not maker.start(path, shell["argv"], {**shell["env"], "BASH_ENV": READY}, bounds(shell["rlimits"])):
+            os.unlink(READY)
+            return
+        _signal.signal(_signal.SIGINT, _signal.SIG_DFL)  # the script may interrupt its whole group
+        ready = os.open(READY, os.O_WRONLY | os.O_CLOEXEC)  # when Bash has opened it, too
+        os.unlink(READY)
+        practise_passing_on(shell)
+        channel.sendall(protocol.frame(protocol.ARMED, found))
+        wait_for_either(channel.fileno(), ready)
+    except BaseException as error:
+        tell(_ORDER, error)
+        os._exit(1)
+    order = protocol.read_order(channel.recv)
+    channel.close()
+    if order is not None:
+        os.write(ready, _BEGIN if is_for(order, shell) and place_files(order) else b"exit 125")
+        os.close(ready)
+        time.sleep(_FREE_LATER)
+    os._exit(0)
+
+
+def wait_for_either(channel: int, ready: int) -> None:
+    """Wait until the channel is readable. If the reader of `ready` ends before that, end: Redoma sees it at once."""
+    import select
+
+    both = select.poll()
+    both.register(channel, select.POLLIN)
+    both.register(ready, 0)  # errors are reported without being asked for
+    if channel not in dict(both.poll()):
+        os._exit(1)
+
+
+def practise_passing_on(shell: dict[str, Any]) -> None:
+    """Do what the helper does with an order, ahead of time: see `warm`."""
+    encoded = protocol.order({**shell, "files": {}, "source": _SAMPLE})
+    order = protocol.read_order(io.BytesIO(encoded).read)
+    if order is not None and is_for(order, shell) and place_files(order):
+        os.unlink(SCRIPT)
+
+
+def is_for(order: dict[str, Any], shell: dict[str, Any]) -> bool:
+    """Return whether the order is for this shell, which can't be changed any more. Reports it if it isn't."""
+    for what in ("argv", "env", "rlimits", "cwd"):
+        if order[what] != shell[what]:
+            report({"broken": f"use a shell that was started with another {what}"})
+            return False
+    return True
+
+
+# --- Python ---
 
 
 def python(order: dict[str, Any]) -> NoReturn:

@@ -6,7 +6,8 @@ Runs, on any event loop, only take the lock. Everything slow (starting a zygote,
 of a cell) happens on the thread. The pool keeps as many cells armed as were recently in use at one time, so that a
 burst finds them ready; a few more while runs have to wait for cells; after some idle time, only the minimum. These are
 cells of the usual kind. Another kind (a run with its own disk limit, for example) is made on demand; from the second
-request on, one of that kind is kept ready.
+request on, one of that kind is kept ready. A kind that starts something ahead of the run is only made ahead of time,
+too: a run that finds none takes a plain cell.
 """
 
 from __future__ import annotations
@@ -134,7 +135,7 @@ class Pool:
             if self._closing:
                 raise BackendError("the jail is closed", why="its executor was", next="make a new executor")
             self._count(spec)
-            if not self._queue and (cell := self._pop(spec)) is not None:
+            if not self._queue and (cell := self._pop(spec) or self._pop(spec.plain)) is not None:
                 if self._is_busy:
                     self._wake()
                 return cell
@@ -144,9 +145,11 @@ class Pool:
                     why=f"{len(self._running)} run and {len(self._queue)} wait, which is as many as may",
                     next="run fewer at a time, or raise `maximum` or `queue` of the jail",
                 )
-            waiter = Waiter(spec)
+            waiter = Waiter(spec.plain)
             self._queue.append(waiter)
-            if self._peak and spec == self._usual:  # the first run of all always waits, and other kinds mostly do
+            if (
+                self._peak and waiter.spec == self._usual
+            ):  # the first run of all always waits, and other kinds mostly do
                 self._busy_until = waiter.since + _BUSY_FOR
             try:
                 self._ensure_thread()
@@ -479,6 +482,8 @@ class Pool:
             with self._lock:
                 del self._arming[cell]
                 (self._dying if cell.broken is not None else self._armed).append(cell)
+                if cell.broken is not None and cell.spec.ahead is not None:
+                    self._asked.pop(cell.spec, None)  # no run needs this kind
             if cell.broken is not None:
                 self._retry_at = now + _RETRY_AFTER
                 self._fail_one(cell, deadline - _PATIENCE)

@@ -22,12 +22,14 @@ from ..base import MAX_LIMIT, Control, Outcome, OverlayEntry, Sink, decoded, unc
 from ..collect import collect
 from ..endings import Ending, not_started
 from . import protocol
-from .cell import Cell
+from .cell import Ahead, Cell
 from .changes import LayerSize, read_changes, read_live
 from .configuration import RLIMITS
 
 _CHUNK = 1 << 16
 _BROKEN = (125, 126, 127)  # exit codes of a program that could not be started
+_SCRIPT = "/run/script"  # where the guest writes a script for another program
+_ROOM_FOR_A_HELPER = 16  # processes
 _GRACE = 1.0  # seconds that init has to end the cell and report, before the cell is killed
 _LOOK = 0.25  # seconds between checks of a cell's processor time, at least
 _PROCESSORS = os.sysconf("SC_NPROCESSORS_CONF")  # also those that are switched off now
@@ -199,7 +201,7 @@ class Run:
     def _order_for_guest(self, rlimits: dict[str, int]) -> dict[str, Any]:
         request = self._request
         return {
-            "argv": _argv(request, f"{self._cell.place}/run/script"),
+            "argv": _argv(request, self._cell.place + _SCRIPT),
             "arguments": list(request.argv) if request.language == "python" else [],
             "source": None if request.language == "command" else request.code,
             "env": self._env,
@@ -518,6 +520,20 @@ class Run:
             else "",
             error=report.error if code > 0 else None,
         )
+
+
+def start_ahead(request: Request, *, processes_by_rlimit: bool, watched: bool) -> Ahead | None:
+    """Return the shell that a cell for such requests can start before it knows the script; None if there is none.
+
+    Only where nothing but the script is the request's own. The helper that passes the script on counts as a process
+    until it has ended, which a small limit would feel.
+    """
+    if request.language != "bash" or request.argv or request.environment or request.cwd or request.network:
+        return None
+    if request.limits.processes < _ROOM_FOR_A_HELPER:
+        return None
+    rlimits = _rlimits(request.limits, processes_by_rlimit, watched)
+    return Ahead(argv=tuple(_argv(request, _SCRIPT)), rlimits=tuple(rlimits.items()))
 
 
 def _exit_code(status: int) -> int:

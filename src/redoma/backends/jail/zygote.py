@@ -74,7 +74,8 @@ def main() -> NoReturn:
     os.write(root.SOCKET, protocol.frame(protocol.ARMED, json.dumps(armed).encode()))
     if not maker.serve():
         os._exit(0)
-    guest.start(data.found, data.order.seed, prelude, maker, os.fsdecode(data.order.place))
+    place, ahead = os.fsdecode(data.order.place), bool(data.order.ahead)
+    guest.start(data.found, data.order.seed, prelude, maker, place, ahead=ahead)
 
 
 def load(settings: dict[str, Any]) -> None:

@@ -48,6 +48,7 @@
 #include <sys/mman.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/statfs.h>
@@ -958,3 +959,36 @@ int cell_hold(void) {
  * program: execve would take a millisecond longer if it had to. (The kernel clears this word, and wakes whoever waits
  * for it, when a process leaves memory that it shares.) */
 void cell_release(void) { syscall(SYS_set_tid_address, &guest_stays); }
+
+/* --- the helper of a program that is started ahead of its run --- */
+
+struct limit {
+    uint64_t resource, value;
+};
+
+static jmp_buf helper; /* where it continues: in cell_start, on the guest's former stack */
+
+static int become_helper(void *nothing) {
+    (void)nothing;
+    while (guest_stays) syscall(SYS_futex, &guest_stays, FUTEX_WAIT, 1, NULL, NULL, 0);
+    longjmp(helper, 1);
+}
+
+/* Execute a program in the guest, with these resource limits, and return in a helper. Returns 0 where this can't be
+ * done, -1 with errno if it failed.
+ *
+ * The helper goes on with the interpreter that the guest leaves behind, and takes the place of a holder: it is a child
+ * of init and has the guest's rights. It may touch that memory only when the guest has left it, so it waits for the
+ * exec as the holder does. If a step fails, the guest reports that, and init ends both. */
+int cell_start(const char *program, char *const arguments[], char *const environment[], const struct limit *limits, int count) {
+    if (no_holder) return 0;
+    if (setjmp(helper)) return 1;
+    if (clone(become_helper, holder_stack + sizeof holder_stack, CLONE_VM | CLONE_PARENT, NULL) < 0) return -1;
+    for (int which = 0; which < count; which++) {
+        struct rlimit both = {limits[which].value, limits[which].value};
+        if (setrlimit(limits[which].resource, &both) < 0) return -1;
+    }
+    syscall(SYS_set_tid_address, &guest_stays);
+    execve(program, arguments, environment);
+    return -1;
+}

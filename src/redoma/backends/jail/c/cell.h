@@ -29,7 +29,8 @@ static inline void attach_descriptor(struct msghdr *message, char *space, int de
     *(int *)(void *)CMSG_DATA(with) = descriptor;
 }
 
-/* Process ids in a cell. The guest is the first process that init forks, the holder the first that the guest clones. */
+/* Process ids in a cell. The guest is the first process that init forks, the holder or the helper the first that the
+ * guest clones. */
 #define PID_INIT 1
 #define PID_GUEST 2
 #define PID_HOLDER 3
@@ -82,6 +83,7 @@ struct cell_order {
     char place[256];    /* of a lean cell: its directory */
     uint32_t user;      /* of a lean cell: its user and group id, and the next one is its init's; 0 for Redoma's own */
     uint32_t listen;    /* the port on its loopback at which Redoma accepts connections; 0 for none */
+    uint32_t ahead;     /* for Python: a first message on the order socket names a program to start ahead of the run */
 };
 #define DESCRIPTORS 5
 

@@ -535,11 +535,18 @@ static long allow_only_these_calls(void) {
     return sys_seccomp(SECCOMP_SET_MODE_FILTER, 0, &program);
 }
 
-/* Note what the guest used while it was armed: that doesn't count. */
-static void note_armed_time(void) {
+/* Returns the processor time of a process in microseconds; 0 if it has ended. */
+static uint64_t used_us(uint32_t pid) {
     char text[128];
-    size_t size = read_of_process(guest_seen, "schedstat", text, sizeof text);
-    armed_us = read_number(text, text + size) / 1000;
+    size_t size = read_of_process(pid, "schedstat", text, sizeof text);
+    return read_number(text, text + size) / 1000;
+}
+
+/* Note what the guest and its helper used while they were armed: that doesn't count. The helper may have ended. */
+static void note_armed_time(void) {
+    armed_us = used_us(guest_seen);
+    if (holder_lives) armed_us += used_us(PID_HOLDER);
+    if (!guest.ended) armed_us += waited_for_us(NULL);
 }
 
 /* Find ourselves and the guest, our only child, in the /proc at VIEW. */
