@@ -20,13 +20,14 @@ from ..lib.errors import AuditError
 from ..lib.files import closing, write_all
 from .files import locked, open_private, reporting
 
+_KEEP_DAYS = 30
+
 
 class DailyLog:
     """Writes the log. Holds nothing open, so threads, processes and forks may share it."""
 
-    def __init__(self, path: Path, *, keep_days: int = 30) -> None:
+    def __init__(self, path: Path) -> None:
         self.path = path
-        self._keep_days = keep_days
 
     def add(self, record: Mapping[str, Any]) -> None:
         """Add one record, with the time. Raises AuditError if it can't be written."""
@@ -71,7 +72,7 @@ class DailyLog:
             return False  # the clock was set back: continue in today's file rather than overwrite a day
         os.rename(self.path, old)
         dated = re.compile(re.escape(self.path.name) + r"\.([0-9]{4}-[0-9]{2}-[0-9]{2})")
-        oldest_kept = f"{now - timedelta(days=self._keep_days):%Y-%m-%d}"
+        oldest_kept = f"{now - timedelta(days=_KEEP_DAYS):%Y-%m-%d}"
         for name in os.listdir(self.path.parent):
             if (match := dated.fullmatch(name)) and match[1] < oldest_kept:
                 (self.path.parent / name).unlink(missing_ok=True)

@@ -105,13 +105,13 @@ class Patterns:
         for rest in self._rests:
             if rest[0] == "**":
                 inner._add(rest)
-            elif len(rest) > 1 and _fits(name, rest[0]):
+            elif len(rest) > 1 and fnmatch.fnmatchcase(name, rest[0]):
                 inner._add(rest[1:])
         return inner
 
     def fit(self, name: str) -> bool:
         """Return whether the file `name` is wanted."""
-        return any(len(rest) == 1 and (rest[0] == "**" or _fits(name, rest[0])) for rest in self._rests)
+        return any(len(rest) == 1 and (rest[0] == "**" or fnmatch.fnmatchcase(name, rest[0])) for rest in self._rests)
 
     def name(self, name: str) -> bool:
         """Return whether a pattern is exactly this name."""
@@ -119,10 +119,6 @@ class Patterns:
 
     def __bool__(self) -> bool:
         return bool(self._rests)
-
-
-def _fits(name: str, pattern: str) -> bool:
-    return fnmatch.fnmatchcase(name, pattern)
 
 
 class Collection:

@@ -47,22 +47,21 @@ _PYPLOT = "matplotlib.pyplot"
 
 class Displays:
     """What one run after the other shows. `show` is told the types and sizes of a display, their bytes in a row, and
-    whether it is the value of the last expression. A run may show so many objects, of `total` bytes together. `charts`
-    is the module that reads data out of figures and tables, where there is one."""
+    whether it is the value of the last expression. A run may show so many objects, of `MAX_TOTAL` bytes together.
+    `charts` is the module that reads data out of figures and tables, where there is one."""
 
     def __init__(
         self,
         show: Callable[[list[tuple[str, int]], bytes, bool], None],
-        total: int = MAX_TOTAL,
         charts: ModuleType | None = None,
     ) -> None:
-        self._show, self._total, self._charts = show, total, charts
+        self._show, self._charts = show, charts
         self.begin()
 
     def begin(self, *, with_charts: bool = False) -> None:
         """A run begins. `with_charts`: figures are shown as data, too."""
         self._reader = self._charts if with_charts else None
-        self._count, self._room = MAX_DISPLAYS, self._total
+        self._count, self._room = MAX_DISPLAYS, MAX_TOTAL
 
     def display(self, *objects: Any) -> None:
         """Show objects as a notebook does: by their richest representations, and as text."""

@@ -207,9 +207,9 @@ RESOLVE_NO_XDEV, RESOLVE_NO_MAGICLINKS, RESOLVE_NO_SYMLINKS, RESOLVE_BENEATH = 1
 _SYS_OPENAT2 = 437
 
 
-def openat2(directory: int, path: str, flags: int, mode: int = 0, resolve: int = 0) -> int:
+def openat2(directory: int, path: str, flags: int, *, resolve: int) -> int:
     """Open a path below a directory. The kernel ensures that its resolution obeys `resolve` (Linux 5.6)."""
-    how = (ctypes.c_uint64 * 3)(flags | os.O_CLOEXEC, mode, resolve)
+    how = (ctypes.c_uint64 * 3)(flags | os.O_CLOEXEC, 0, resolve)
     return _syscall(_SYS_OPENAT2, directory, os.fsencode(path), how, ctypes.sizeof(how), name=path)
 
 

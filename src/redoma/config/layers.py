@@ -98,14 +98,13 @@ def check(path: Path, *, env: Mapping[str, str] | None = None) -> list[Problem]:
     return []
 
 
-def proposed(path: Path, on: Config | None = None, *, env: Mapping[str, str] | None = None) -> Config:
+def proposed(path: Path, on: Config | None = None) -> Config:
     """Return the configuration if a file were the project's and trusted, or, with `on`, on top of that configuration.
     The file may also consist of the content of `policy` alone. Raises `ConfigError`.
     """
-    env = os.environ if env is None else env
     source = places.read(path)
-    layer = _layer(source, "file", env, bare=True)
-    return _merge(on or _with_user_file(_defaults(env), source, env), layer)
+    layer = _layer(source, "file", os.environ, bare=True)
+    return _merge(on or _with_user_file(_defaults(os.environ), source, os.environ), layer)
 
 
 def trust(path: Path, *, digest: str | None = None, env: Mapping[str, str] | None = None) -> Source:

@@ -49,9 +49,9 @@ def home(env: Mapping[str, str] | None = None) -> Path | None:
         return None
 
 
-def service_key(env: Mapping[str, str] | None = None) -> str:
+def service_key() -> str:
     """Return the key for a service, from `REDOMA_KEY`; empty if it is not set."""
-    return (os.environ if env is None else env).get("REDOMA_KEY", "")
+    return os.environ.get("REDOMA_KEY", "")
 
 
 def _base(env: Mapping[str, str], variable: str, under_home: str) -> Path | None:

@@ -42,8 +42,6 @@ class Index(msgspec.Struct, frozen=True, kw_only=True):
     """Hosts that pip's configuration trusts without TLS."""
     rules: tuple[HostRule, ...] = ()
     secrets: dict[str, Secret] = {}
-    left_out: tuple[str, ...] = ()
-    """Places that the configuration names and a cell doesn't see."""
 
     @property
     def hosts(self) -> tuple[str, ...]:
@@ -62,7 +60,6 @@ def configured_index(more: Iterable[str] = ()) -> Index:
     if settings.get("no-index", "").lower() in ("1", "true", "yes", "on"):
         given = []
     remote = [url for url in given if urlsplit(url).scheme in _PORTS and urlsplit(url).hostname]
-    local = [url for url in given if url not in remote] + settings.get("find-links", "").split()
     if not remote:
         raise InvalidRequest(
             "no package can be installed",
@@ -77,7 +74,6 @@ def configured_index(more: Iterable[str] = ()) -> Index:
         trusted=tuple(settings.get("trusted-host", "").split()),
         rules=tuple(dict.fromkeys([*_rules(map(urlsplit, remote)), *map(host_rule, more)])),
         secrets=secrets,
-        left_out=tuple(local),
     )
 
 

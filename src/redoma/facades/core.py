@@ -49,9 +49,6 @@ class Entry(TypedDict):
 class CoreLog(DailyLog):
     """`logs/core.log`: one JSON line a run, a file a day, kept for 30 days."""
 
-    def __init__(self, path: Path = Path("logs/core.log"), *, keep_days: int = 30) -> None:
-        super().__init__(path, keep_days=keep_days)
-
     def write(
         self, *, code: str, result: str | None, error: str | None, duration: float, memory_used: int | None
     ) -> None:

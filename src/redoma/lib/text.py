@@ -41,6 +41,15 @@ def shorten(text: str, max_chars: int) -> str:
     return text if len(text) <= max_chars else text[: max_chars - 1] + "…"
 
 
+def cut_middle(text: str, max_chars: int) -> str:
+    """Return the text; if it is longer than `max_chars`, its beginning and end with a note of how much was left out."""
+    if len(text) <= max_chars:
+        return text
+    note = f"\n[… {len(text) - max_chars:,} characters left out …]\n"
+    room = max(0, max_chars - len(note))
+    return (text[: room - room // 2] + note + text[len(text) - room // 2 :])[:max_chars]
+
+
 @functools.lru_cache(maxsize=512)
 def compile_re2(pattern: str, *, max_memory: int = 8 << 20) -> Any:
     """Compile an RE2 pattern, which matches in time linear in the text and in at most `max_memory` bytes. Raises

@@ -14,8 +14,6 @@ from .isolation import Isolation
 from .network import HostRule, NetworkRequest, Secret, SecretUse, host_rule, host_rules
 from .request import (
     LANGUAGES,
-    MAX_PATTERN,
-    MAX_PATTERNS,
     MIN_SECRET,
     OTHER,
     KiB,
@@ -32,8 +30,6 @@ from .submission import ExecutedFiles, Judged, PolicyView, Submission
 
 __all__ = [
     "LANGUAGES",
-    "MAX_PATTERN",
-    "MAX_PATTERNS",
     "MIN_SECRET",
     "OTHER",
     "Approval",

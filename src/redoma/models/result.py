@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from ..lib.errors import InvalidRequest, RedomaError
-from ..lib.text import shorten
+from ..lib.text import cut_middle, shorten
 from .effect import Effect
 from .evaluation import Approval, Evaluation, Level
 from .isolation import Isolation
@@ -283,7 +283,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
         room, texts = limit - len(head), {}
         for place, (name, text) in enumerate(sorted(shown.items(), key=lambda part: len(part[1]))):
             share = room // (len(shown) - place)  # short ones first, so that the others get what they don't need
-            texts[name] = _shortened(f"\n{name}:\n{text}" if "\n" in text else f"\n{name}: {text}", share)
+            texts[name] = cut_middle(f"\n{name}:\n{text}" if "\n" in text else f"\n{name}: {text}", share)
             room -= len(texts[name])
         return head + "".join(texts[name] for name in shown)
 
@@ -320,12 +320,3 @@ def _beginning(text: str) -> str:
 def _quoted(text: str) -> str:
     """Return the beginning of a text in quotation marks, without control characters."""
     return _beginning(repr(text[:_MAX_SHOWN]) + ("…" if len(text) > _MAX_SHOWN else ""))
-
-
-def _shortened(text: str, limit: int) -> str:
-    """Return the beginning and the end of a text, with a note of how much was left out between."""
-    if len(text) <= limit:
-        return text
-    note = f"\n[… {len(text) - limit:,} characters left out …]\n"
-    room = max(0, limit - len(note))
-    return (text[: room - room // 2] + note + text[len(text) - room // 2 :])[:limit]

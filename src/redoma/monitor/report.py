@@ -82,12 +82,12 @@ _KNOWN: tuple[tuple[str, str, str, float | None], ...] = (
 )
 
 
-def plots(names: list[str], max_plots: int = _MAX_PLOTS) -> dict[str, Plot]:
+def plots(names: list[str]) -> dict[str, Plot]:
     """Return how to show the series that are meaningful to people, the most important first."""
     chosen: dict[str, Plot] = {}
     for pattern, title, unit, top in _KNOWN:
         for name in sorted(names):
-            if len(chosen) < max_plots and name not in chosen and (match := re.fullmatch(pattern, name)):
+            if len(chosen) < _MAX_PLOTS and name not in chosen and (match := re.fullmatch(pattern, name)):
                 chosen[name] = Plot(title.format(*match.groups()), unit, top)
     return chosen
 
@@ -163,14 +163,14 @@ def _redacted(value: Any, redactor: Redactor) -> Any:
     return value
 
 
-def thin_out(points: Points, max_points: int = _MAX_POINTS) -> Points:
-    """Return at most `max_points` points: the highest of each part of the time."""
-    if len(points) <= max_points:
+def thin_out(points: Points) -> Points:
+    """Return at most `_MAX_POINTS` points: the highest of each part of the time."""
+    if len(points) <= _MAX_POINTS:
         return points
     first, last = points[0][0], points[-1][0]
     highest: dict[int, tuple[float, float]] = {}
     for time, value in points:
-        at = int((time - first) / (last - first or 1.0) * (max_points - 1))
+        at = int((time - first) / (last - first or 1.0) * (_MAX_POINTS - 1))
         if at not in highest or value > highest[at][1]:
             highest[at] = time, value
     return list(highest.values())

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from ..workspace.restore import Restored
     from .installed import Installed
 
-C = TypeVar("C")
+C = TypeVar("C", covariant=True)  # methods of a base class can be wrapped, too
 D = TypeVar("D")
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -79,10 +79,10 @@ def driven_end(method: Callable[[C], Coroutine[Any, Any, None]]) -> Callable[[Dr
     return call
 
 
-def on_loop(method: Callable[Concatenate[C, P], T]) -> Callable[Concatenate[Driven[C], P], T]:
+def on_loop(method: Callable[Concatenate[D, P], T]) -> Callable[Concatenate[Driven[D], P], T]:
     """Return a form of a synchronous method that calls it on the event loop."""
 
-    async def called(core: C, /, *args: P.args, **kwargs: P.kwargs) -> T:
+    async def called(core: D, /, *args: P.args, **kwargs: P.kwargs) -> T:
         return method(core, *args, **kwargs)
 
     return driven(functools.wraps(method)(called))

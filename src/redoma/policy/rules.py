@@ -178,7 +178,7 @@ def permit_of(rule: str, request: Request, entry: str = "", *, by_digest: bool =
     return Permit(rule=rule, language=request.language, entry=entry, **what, **more)
 
 
-def permit_lines(permit: Permit, indent: str = "    ") -> str:
+def permit_lines(permit: Permit) -> str:
     """Return a permit as YAML, as an item under `permits` in a redoma.yaml."""
     import json
 
@@ -186,7 +186,7 @@ def permit_lines(permit: Permit, indent: str = "    ") -> str:
     first, *rest = [
         f"{name}: {json.dumps(each, ensure_ascii=False)}\n" for name, each in msgspec.to_builtins(permit).items()
     ]
-    return f"{indent}- {first}" + "".join(f"{indent}  {line}" for line in rest)
+    return f"    - {first}" + "".join(f"      {line}" for line in rest)
 
 
 def is_text_only(request: Request) -> bool:

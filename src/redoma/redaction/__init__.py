@@ -10,14 +10,12 @@ from __future__ import annotations
 
 from ..models import MIN_SECRET
 from .redactor import Redactor, clean
-from .scanner import KNOWN, PERSONAL_KINDS, SECRET_KINDS, Match, load_redaction, scan
+from .scanner import PERSONAL_KINDS, SECRET_KINDS, load_redaction, scan
 
 __all__ = [
-    "KNOWN",
     "MIN_SECRET",
     "PERSONAL_KINDS",
     "SECRET_KINDS",
-    "Match",
     "Redactor",
     "clean",
     "load_redaction",

@@ -23,7 +23,6 @@ import os
 import stat
 from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -347,19 +346,13 @@ class Guard:
 
 @asynccontextmanager
 async def guarded(
-    tree: Tree,
-    directory: Path,
-    bounds: Bounds | None = None,
-    *,
-    paths: Iterable[str] = (),
-    exclude: Iterable[str | os.PathLike[str]] = (),
+    tree: Tree, directory: Path, *, exclude: Iterable[str | os.PathLike[str]] = ()
 ) -> AsyncIterator[Guard]:
-    """Hold a checkpoint for the length of a block. Unless the block sets `succeeded`, the project is rolled back at its
-    end. After an exception or a cancellation it is rolled back first, and then the exception is raised.
+    """Hold a checkpoint of a whole project for the length of a block. Unless the block sets `succeeded`, the project is
+    rolled back at its end. After an exception or a cancellation it is rolled back first, and then the exception is
+    raised.
     """
-    taking = asyncio.create_task(
-        asyncio.to_thread(partial(Checkpoint.take, tree, directory, bounds, paths=paths, exclude=exclude))
-    )
+    taking = asyncio.create_task(asyncio.to_thread(Checkpoint.take, tree, directory, exclude=exclude))
     try:
         await uncancellable(taking)
     except asyncio.CancelledError:

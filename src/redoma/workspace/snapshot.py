@@ -112,7 +112,6 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     """The paths that it covers; one empty path for everything."""
     skipped: tuple[str, ...]
     """Paths that it leaves out: our own, in the project."""
-    bounds: Bounds
     reliable_times: bool
     """Whether this file system's timestamps show that a file was written to."""
     items: tuple[Item, ...]
@@ -255,7 +254,6 @@ def record(
         taken=taken,
         scope=scope,
         skipped=skipped,
-        bounds=bounds,
         reliable_times=linux.file_system(tree.fd) in (linux.EXT, linux.XFS, linux.BTRFS),
         items=complete,
     )

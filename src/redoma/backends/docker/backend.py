@@ -43,18 +43,19 @@ class DockerBackend:
     unix:///run/docker.sock; by default it is looked up as docker's own client does.
     """
 
+    name = "docker"
+
     def __init__(
         self,
         box: Box = Box(),  # noqa: B008 - frozen
         *,
-        name: str = "docker",
         host: str | None = None,
         minimum: int = 0,
         maximum: int | None = None,
         queue: int = 1000,
         idle: float = 30.0,
     ) -> None:
-        self.name, self.box, self.reach, self._host = name, box, box.reach, host
+        self.box, self.reach, self._host = box, box.reach, host
         self._minimum, self._queue, self._idle = minimum, queue, idle
         self._maximum = maximum or MAX_RUNS
         self._connections: dict[asyncio.AbstractEventLoop, _Connection] = {}

@@ -12,6 +12,8 @@ from .emit import shown
 
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 _HEIGHTS = " ▁▂▃▄▅▆▇█"
+_ROWS = 6
+"""How high columns over time are."""
 _MAX_NAME = 28
 _COUNT_WIDTH = 9
 
@@ -52,7 +54,7 @@ def _bar(share: float, room: int) -> str:
     return _EIGHTHS[8] * (eighths // 8) + (_EIGHTHS[eighths % 8] if eighths % 8 else "")
 
 
-def columns_over_time(counts: Sequence[tuple[str, int]], *, height: int = 6, colour: str = "cyan") -> Iterator[str]:
+def columns_over_time(counts: Sequence[tuple[str, int]]) -> Iterator[str]:
     """Yield a row of columns, from the first name to the last; neighbours are merged if there is no room for each."""
     if not counts:
         return
@@ -62,12 +64,10 @@ def columns_over_time(counts: Sequence[tuple[str, int]], *, height: int = 6, col
     wide = max(1, min(3, room // len(values)))
     top = max(1, *values)
     margin, axis = len(f"{top:,}"), "┤" if _fine() else "|"
-    for level in range(height, 0, -1):
-        cells = "".join(
-            _column(value / top * height - (level - 1), value > 0 and level == 1) * wide for value in values
-        )
-        label = f"{top:,}" if level == height else ""
-        yield f"  {label:>{margin}} {axis}{click.style(cells.rstrip(), fg=colour)}"
+    for level in range(_ROWS, 0, -1):
+        cells = "".join(_column(value / top * _ROWS - (level - 1), value > 0 and level == 1) * wide for value in values)
+        label = f"{top:,}" if level == _ROWS else ""
+        yield f"  {label:>{margin}} {axis}{click.style(cells.rstrip(), fg='cyan')}"
     first, last = counts[0][0], counts[-1][0]
     gap = len(values) * wide - len(first) - len(last)
     under = f"{first}{' ' * gap}{last}" if gap > 0 else f"{first} … {last}" if len(counts) > 1 else first

@@ -254,7 +254,7 @@ def _differences(before: dict[str, FileInfo], now: dict[str, FileInfo]) -> list[
     return events
 
 
-async def _watch(asked: Asked, sandbox: Sandbox, body: WatchBody) -> tuple[str, Watch]:
+async def _watch(sandbox: Sandbox, body: WatchBody) -> tuple[str, Watch]:
     if len(sandbox.watches) >= sandbox.limits.watches:
         raise Problem("resource_exhausted", f"a sandbox has at most {sandbox.limits.watches} watchers")
     watch, name = Watch(sandbox, body), uuid.uuid4().hex
@@ -269,7 +269,7 @@ async def _watch(asked: Asked, sandbox: Sandbox, body: WatchBody) -> tuple[str, 
 
 async def watch_dir(asked: Asked, sandbox: Sandbox) -> None:
     """Stream the changes in a directory until the client disconnects or its deadline passes."""
-    name, watch = await _watch(asked, sandbox, await asked.message(WatchBody))
+    name, watch = await _watch(sandbox, await asked.message(WatchBody))
     try:
         await asked.begin_stream()
         await asked.until_gone(_stream(asked, watch))
@@ -294,7 +294,7 @@ async def _stream(asked: Asked, watch: Watch) -> None:
 
 async def create_watcher(asked: Asked, sandbox: Sandbox) -> None:
     """Start to watch a directory, and answer the id with which to ask for events."""
-    name, _ = await _watch(asked, sandbox, await asked.json(WatchBody))
+    name, _ = await _watch(sandbox, await asked.json(WatchBody))
     await asked.answer({"watcherId": name})
 
 

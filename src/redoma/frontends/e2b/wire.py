@@ -160,13 +160,13 @@ class Asked:
             if message.get("body"):
                 yield message["body"]
 
-    async def body(self, most: int = MAX_JSON) -> bytes:
-        """Return the whole body. Raises `Problem` if it is longer than `most`."""
+    async def body(self) -> bytes:
+        """Return the whole body. Raises `Problem` if it is longer than `MAX_JSON`."""
         found = bytearray()
         async for chunk in self.chunks():
             found += chunk
-            if len(found) > most:
-                raise Problem("resource_exhausted", f"the request has more than {most:,} bytes", status=413)
+            if len(found) > MAX_JSON:
+                raise Problem("resource_exhausted", f"the request has more than {MAX_JSON:,} bytes", status=413)
         return bytes(found)
 
     async def json(self, kind: type[_T]) -> _T:

@@ -418,23 +418,14 @@ _loop = cast("Executor", _ClientLoop())
 class RemoteProcess(Driven[AsyncRemoteProcess]):
     """A background process in a session of a service: write to it, `wait` for it, `close` it."""
 
+    stdout_stream = wrapped(AsyncRemoteProcess.stdout_stream, Output)
+    stderr_stream = wrapped(AsyncRemoteProcess.stderr_stream, Output)
     write_stdin = driven(AsyncRemoteProcess.write_stdin)
     close_stdin = driven(AsyncRemoteProcess.close_stdin)
     signal = driven(AsyncRemoteProcess.signal)
     resize = driven(AsyncRemoteProcess.resize)
+    wait = driven(AsyncRemoteProcess.wait)
     close = driven_end(AsyncRemoteProcess.close)
-
-    def stdout_stream(self) -> Output:
-        """Return its output stream."""
-        return Output(self.core.stdout_stream(), _loop)
-
-    def stderr_stream(self) -> Output:
-        """Return its error stream."""
-        return Output(self.core.stderr_stream(), _loop)
-
-    def wait(self) -> int:
-        """Wait for its end. Return its exit status as in a shell."""
-        return _loop.wait(self.core.wait())
 
     @property
     def pid(self) -> int:

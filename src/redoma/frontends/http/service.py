@@ -7,13 +7,12 @@ import hashlib
 import os
 import re
 import time
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ...backends.base import Backend
 from ...config import Config
 from ...exec import AsyncOutput
 from ...lib import files
@@ -51,13 +50,13 @@ _STOPPED = "the server was stopped while it ran"
 class Service:
     """The logic behind the routes. Call `start` and `stop` on the event loop that serves them."""
 
-    def __init__(self, config: Config, *, backends: Iterable[Backend] | None = None) -> None:
+    def __init__(self, config: Config) -> None:
         self.store = open_store(config.state)
         self.keys = Keys(self.store)
         approval = msgspec.structs.replace(config.approval, approver="queue", separate=True)
         self.config = msgspec.structs.replace(config, approval=approval)
         self.settings = config.server
-        self.executor = AsyncExecutor(self.config, backends=backends)
+        self.executor = AsyncExecutor(self.config)
         self.ledger: Ledger = self.executor.ledger  # type: ignore[assignment] # there is a state directory
         self.boundary = Boundary(self.config, self.executor)
         self.quotas = Quotas(self.settings)

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from mcp_types import CallToolResult, ImageContent, TextContent
 from pydantic import BaseModel, Field
 
-from ...lib.text import valid_utf8
+from ...lib.text import cut_middle, valid_utf8
 from ...models import Change, Display, Effect, Evaluation, Result
 from ...workspace.kept import Kept
 
@@ -145,12 +145,7 @@ class DoneOutput(BaseModel):
 
 def clean(text: str, limit: int = _MAX_LINE) -> str:
     """Return the text as valid Unicode of at most `limit` characters; the middle of a longer one is left out."""
-    text = valid_utf8(text)
-    if len(text) <= limit:
-        return text
-    note = f"\n[… {len(text) - limit:,} characters left out …]\n"
-    room = max(0, limit - len(note))
-    return text[: room - room // 2] + note + text[len(text) - room // 2 :]
+    return cut_middle(valid_utf8(text), limit)
 
 
 def answer(

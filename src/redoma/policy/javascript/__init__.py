@@ -163,7 +163,7 @@ class _Reader:
         place, full_names = self.place(node), self.names.full_names(node)
         if self.picks_a_member(node, full_names):
             yield Trait(name="javascript.dynamic-member", **place)
-        if not (inner or called or self.is_only_inspected(node, around)):
+        if not (inner or called or self.is_only_inspected(around)):
             yield from (Attribute(name=name, javascript=True, **place) for name in full_names if name != UNKNOWN)
             if not calls.SENSITIVE.isdisjoint(full_names) and not self.is_own(node) and self.is_passed_on(node):
                 yield Trait(name="javascript.dynamic-member", **place)
@@ -182,8 +182,8 @@ class _Reader:
         global object."""
         return "this" in self.names.full_names(node)
 
-    def is_only_inspected(self, node: Node, around: Node) -> bool:
-        """Return whether an expression is only compared, tested for its type, or passed to a call that is followed."""
+    def is_only_inspected(self, around: Node) -> bool:
+        """Return whether the parts of a node are only compared, tested for their type, or passed to a followed call."""
         if around.type == "arguments":
             return self.is_followed(around)
         if around.type not in ("unary_expression", "binary_expression"):

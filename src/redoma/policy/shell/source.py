@@ -214,7 +214,7 @@ class _Scanner:
             if mark == "}":
                 self.frames.pop()
             elif mark == "'" and not frame.quoted:
-                return self.after("'", end)
+                return self.after_quote(end)
             elif mark == "$'" and not frame.quoted:
                 return self.ansi_c(end)
         return end if len(mark) == 1 else start + 1
@@ -222,7 +222,7 @@ class _Scanner:
     def code(self, frame: _Frame, mark: str, start: int, end: int) -> int:
         """Handle a special character or word outside quotes; return the offset at which to continue."""
         if mark == "'":
-            return self.after("'", end)
+            return self.after_quote(end)
         if mark == "$'":
             return self.ansi_c(end)
         if mark == '"':
@@ -259,9 +259,9 @@ class _Scanner:
         before = next((piece for piece in reversed(self.pieces) if piece), "\n")
         return before[-1] not in " \t\n;&|()"
 
-    def after(self, closer: str, at: int) -> int:
-        """Return the offset after the next `closer`."""
-        end = self.original.find(closer, at)
+    def after_quote(self, at: int) -> int:
+        """Return the offset after the next single quote."""
+        end = self.original.find("'", at)
         if end < 0:
             self.problems.append(("shell.parse-error", at - 1))
             return len(self.original)
@@ -269,7 +269,7 @@ class _Scanner:
 
     def ansi_c(self, at: int) -> int:
         found = _ANSI_C.match(self.original, at)
-        return found.end() if found else self.after("'", at)
+        return found.end() if found else self.after_quote(at)
 
     def heredoc(self, mark: str, start: int, end: int) -> int:
         """Replace `<<DELIMITER` by a redirection from an invented path; return the offset after it."""

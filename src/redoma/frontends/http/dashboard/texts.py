@@ -15,16 +15,12 @@ _PORTUGUESE = {
     "Audit": "Auditoria",
     "Log in": "Entrar",
     "Log out": "Sair",
-    "Log in with a key": "Entre com uma chave",
     "Key": "Chave",
     "Skip to the content": "Ir para o conteúdo",
     "Navigation": "Navegação",
     "This key is unknown, revoked or expired.": "Esta chave é desconhecida, foi revogada ou expirou.",
     "Code that nobody has reviewed, run safely.": "Código que ninguém revisou, executado com segurança.",
     "A key is made with": "Cria-se uma chave com",
-    "Your key stays in this browser as a cookie for twelve hours.": (
-        "A sua sessão fica neste navegador, num cookie, por doze horas."
-    ),
     "running now": "em execução",
     "queued": "na fila",
     "waiting": "aguardando",
@@ -49,7 +45,6 @@ _PORTUGUESE = {
     "Who": "Quem",
     "When": "Quando",
     "Status": "Estado",
-    "Took": "Duração",
     "Older": "Mais antigas",
     "ok": "ok",
     "error": "erro",
@@ -65,10 +60,7 @@ _PORTUGUESE = {
     "Code": "Código",
     "Command": "Comando",
     "Output": "Saída",
-    "Errors": "Erros",
     "Value": "Valor",
-    "Result": "Resultado",
-    "Error": "Erro",
     "It printed nothing.": "Não imprimiu nada.",
     "Verdict": "Veredito",
     "allow": "permitido",
@@ -158,7 +150,6 @@ _PORTUGUESE = {
     "Time limit, in seconds": "Limite de tempo, em segundos",
     "Memory limit": "Limite de memória",
     "Files to bring back": "Arquivos a trazer de volta",
-    "Check": "Verificar",
     "There is no network in a cell, but to the hosts that you name.": (
         "Não há rede numa célula, a não ser para as máquinas que você indicar."
     ),
@@ -183,15 +174,10 @@ _PORTUGUESE = {
     "That did not work": "Isso não deu certo",
     "Back to the runs": "Voltar às execuções",
     "Cut here; the API has all of it.": "Cortado aqui; a API tem tudo.",
-    "seconds ago": "segundos atrás",
-    "Light and dark follow your system.": "Claro e escuro seguem o seu sistema.",
-    "The code": "O código",
     "The form was too old. Please send it again.": "O formulário era antigo. Envie-o de novo, por favor.",
     "line": "linha",
     "Filter": "Filtrar",
     "All": "Todas",
-    "Interrupted": "Interrompida",
-    "This needs": "Isto precisa de",
     "Picture": "Imagem",
     "Checks": "Checagens",
     "since": "desde",
@@ -226,7 +212,6 @@ _PORTUGUESE = {
     "in use": "em uso",
     "the server": "o servidor",
     "its cells": "as células",
-    "Download": "Baixar",
 }
 _TABLES = {"en": {}, "pt": _PORTUGUESE}
 
