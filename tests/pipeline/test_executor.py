@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from redoma import (
@@ -116,6 +117,26 @@ async def test_a_cancelled_run_is_on_record_as_killed(config: Config) -> None:
     assert records(config)[1].data["error"] == "it was cancelled"
 
 
+async def test_an_error_that_ends_a_run_is_on_record_as_failed_with_its_name_and_no_secret(config: Config) -> None:
+    class Odd(FakeBackend):
+        async def run(self, request: Request, sink: Any, control: Any = None) -> Outcome:
+            outcome = await super().run(request, sink)
+            return msgspec.structs.replace(outcome, displays=(Unreadable(),))  # type: ignore[arg-type]
+
+    class Unreadable:
+        @property
+        def data(self) -> Any:
+            raise ArithmeticError("of hunter2x")
+
+    async with AsyncExecutor(config, backends=[Odd(name="monty")]) as executor:
+        with pytest.raises(ArithmeticError):
+            await executor.run("x", secrets={"TOKEN": "hunter2x"})
+    outcome = records(config)[1].data
+    assert outcome["status"] == "failed"
+    assert "ArithmeticError" in outcome["error"]
+    assert "hunter2x" not in str(outcome)
+
+
 async def test_a_backend_that_breaks_is_failed_with_what_broke(config: Config) -> None:
     class Broken(FakeBackend):
         async def run(self, request: Request, sink: Any, control: Any = None) -> Outcome:
@@ -179,7 +200,6 @@ async def test_a_secret_that_is_spelt_like_a_field_of_the_record_is_out_of_it_to
 
 
 async def test_configured_limits_hold_unless_others_are_given(config: Config) -> None:
-    import msgspec
 
     backend = FakeBackend(name="monty")
     config = msgspec.structs.replace(config, limits=Limits(time=7, processes=3))

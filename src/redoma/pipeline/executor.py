@@ -22,7 +22,6 @@ from ..approval.store import open_store
 from ..audit import AuditLog
 from ..audit.inputs import Inputs
 from ..backends.base import Backend, Capabilities, Control, Outcome, Sink, unmet_needs
-from ..backends.hosts import kept_requests
 from ..config import Config, DockerEntry, NativeEntry
 from ..lib.errors import (
     ApprovalError,
@@ -59,7 +58,7 @@ from . import denial, intake, intents, results
 from .entries import Entries
 from .installed import Installed, warm
 from .intake import Options
-from .results import Attempt
+from .results import Attempt, WorkspaceOutcome
 from .streaming import AsyncLiveRun
 
 if TYPE_CHECKING:
@@ -271,12 +270,9 @@ class AsyncExecutor:
                 result = await self._execute(judged, verdict, redactor, live)
             else:
                 result = self._refused(judged, verdict, redactor)
-        finally:  # also on cancellation: then the record says so
+        finally:  # also after an error or a cancellation: then the record says which
             if result is None:
-                requests = results.requests_shown(kept_requests(sys.exception()), redactor)
-                result = results.ended(
-                    Attempt(judged, verdict), status=Status.KILLED, error="it was cancelled", network=requests
-                )
+                result = results.broken_off(Attempt(judged, verdict), sys.exception(), redactor)
             try:
                 self._record("outcome", result.id, results.outcome_record(result, redactor))
             except AuditError as error:
@@ -512,15 +508,12 @@ class AsyncExecutor:
                     no = denial.of_pin(request, redactor) if changed.alarm else None
                     return results.ended(attempt, status=Status.DENIED, error=changed.error, denial=no)
                 to_run = await self._protected(judged) if name == "native" else request
-                outcome, project = await self._run_on(backend, to_run, capture.feed, judged, redactor)
+                outcome, workspace = await self._run_on(backend, to_run, capture.feed, judged, redactor)
             except (Unsupported, BackendUnavailable) as error:
                 refusals[name] = error
                 passed_over[name] = redactor.redact(f"{error.what}: {error.why}")[0]
             except Exception as error:  # also a backend's bug: the output is kept, and the record says what failed
-                message = results.failure(error, redactor)
-                requests = results.requests_shown(kept_requests(error), redactor)
-                printed = results.printed(capture.finish())
-                return results.ended(attempt, status=Status.FAILED, error=message, network=requests, **printed)
+                return results.failed(attempt, error, redactor, capture.finish())
             else:
                 finish = functools.partial(
                     results.finished,
@@ -532,7 +525,7 @@ class AsyncExecutor:
                         outcome, request, self.config.limits, redactor, in_session=bool(submission.session)
                     )
                     or denial.of_network(outcome, redactor),
-                    project=project,
+                    workspace=workspace,
                     capabilities=backend.capabilities,
                 )
                 # In a thread, because other runs depend on this event loop for their time limits.
@@ -551,18 +544,20 @@ class AsyncExecutor:
     @telemetry.backend
     async def _run_on(
         self, backend: Backend, request: Request, sink: Sink, judged: Judged, redactor: Redactor
-    ) -> tuple[Outcome, dict[str, Any]]:
-        """Run it in its workspace. Returns the outcome, and further fields for the result."""
+    ) -> tuple[Outcome, WorkspaceOutcome]:
+        """Run it in its workspace. Returns the outcome, and what became of the workspace."""
         control = judged.submission.control
         if request.uses is not None and not request.uses.digest:
             from .packages import Installer
 
             use = await Installer(self, progress=self.on_progress).ensure(request.uses, f"wanted by run {request.id}")
             request = msgspec.structs.replace(request, uses=use)
-        in_project = request.touches is not None and intake.is_guarded(request, judged.evaluation)
-        if request.workspace == "scratch" and not in_project:
-            return await backend.run(request, sink, control), {}
-        return await self.projects.run(backend, request, sink, control, judged, redactor)
+        treatment = intake.treatment(request, judged.evaluation)
+        if treatment == "none":  # most runs: they don't load what projects need
+            return await backend.run(request, sink, control), WorkspaceOutcome()
+        return await self.projects.run(
+            backend, request, sink, control, treatment=treatment, judged=judged, redactor=redactor
+        )
 
     async def _changed(self, judged: Judged, before: ExecutedFiles, approval: str) -> Verdict | None:
         """Return the refusal of a run whose executed files have changed since the decision. In an overlay that matters
