@@ -50,7 +50,7 @@ async def test_a_pinned_script_that_changed_is_an_alarm(stage: Stage, change: di
     for verdict in (
         await stage.gate(stage.approving).ask(changed),
         await stage.gate(stage.approving).ask(changed, wait=False),
-        await stage.gate().pin_alarm(changed),
+        stage.gate().pin_alarm(changed),
     ):
         assert verdict is not None
         assert verdict.status is Status.DENIED
@@ -69,12 +69,12 @@ async def test_a_pinned_script_under_another_policy_or_secret_is_asked_about_aga
         case = case_of(**{"label": "check", "secrets": {"TOKEN": "first-value"}, **fields})
         assert (await stage.gate().ask(case)).status is Status.DENIED
         assert stage.kinds[-1] == "approval.denied"
-        assert await stage.gate().pin_alarm(case) is None
+        assert stage.gate().pin_alarm(case) is None
 
 
 async def test_a_label_of_another_requester_is_another_script(stage: Stage) -> None:
     await pinned(stage, case_of(label="check"))
-    assert await stage.gate().pin_alarm(case_of("pip install other", label="check", requester="eve")) is None
+    assert stage.gate().pin_alarm(case_of("pip install other", label="check", requester="eve")) is None
     assert (await stage.gate().ask(case_of(label="check", requester="eve"))).status is Status.DENIED
     assert "alarm" not in stage.kinds
 
@@ -105,7 +105,7 @@ async def test_an_own_pin_is_refused_where_they_have_to_be_two(apart: Stage) -> 
 
 
 async def test_a_label_costs_nothing_where_nothing_was_ever_approved(stage: Stage) -> None:
-    assert await stage.gate().pin_alarm(case_of(label="check")) is None
+    assert stage.gate().pin_alarm(case_of(label="check")) is None
     assert not stage.path.exists()
 
 

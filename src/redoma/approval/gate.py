@@ -94,11 +94,10 @@ class Gate:
         """Return whether something is pinned under the request's label. If so, the request must be exactly that."""
         return bool(request.label) and self.ledger.pin_of(request.requester, request.label) is not None
 
-    async def pin_alarm(self, judged: Judged) -> Verdict | None:
+    def pin_alarm(self, judged: Judged) -> Verdict | None:
         """Return a refusal if something else is pinned under the label; otherwise None. For submissions that policy
-        allows, so that nobody is asked about them.
+        allows or forbids, so that nobody is asked about them. Doesn't wait: writers don't block readers.
         """
-        # Not in a thread: writers don't block readers, and a refusal must be possible without an event loop.
         if not self.has_pin(judged.request):
             return None
         now = self.ledger.now()

@@ -279,6 +279,21 @@ class AsyncExecutor:
                 result = results.unrecorded(result, error, redactor)
         return results.with_safe_names(result, redactor)
 
+    def refuse(self, submission: Submission) -> Result:
+        """Submit what policy forbids, without an event loop, and return the refusal.
+
+        Nothing that `submit` does for a forbidden submission may wait: `exec` refuses commands where no loop runs. If
+        something does, this raises `AssertionError`.
+        """
+        work = self.submit(submission)
+        try:
+            work.send(None)
+        except StopIteration as done:
+            result: Result = done.value
+            return result
+        work.close()
+        raise AssertionError("a request that is refused waited for something")
+
     # --- judging ---
 
     def check(
@@ -411,8 +426,8 @@ class AsyncExecutor:
 
     @telemetry.decided
     async def _decide(self, judged: Judged) -> tuple[Judged, Verdict]:
-        """Decide whether it may run, by policy or by a person. Returns the submission, with its executed files if the
-        verdict depends on them, and the verdict.
+        """Decide whether it may run, by policy or by a person. Returns it, with its executed files if the verdict
+        depends on them, and the verdict.
 
         Changes that stay in an overlay need no approval yet: a person decides on the effect, when it is applied.
         """
@@ -421,20 +436,24 @@ class AsyncExecutor:
             if gate is None:
                 refused = {Decision.PROMPT: Status.DENIED, Decision.FORBID: Status.FORBIDDEN}
                 return judged, Verdict(status=refused.get(decision))
+            if decision is Decision.FORBID:
+                return self._forbid(judged, gate)
             if self._needs_executed_files(judged, gate):
-                # A forbidden request must not await: `redoma.exec` refuses it without an event loop.
-                look = functools.partial(self._executed_files, judged)
-                found = look() if decision is Decision.FORBID else await asyncio.to_thread(look)
-                judged = msgspec.structs.replace(judged, executed=found)
-            if judged.submission.resumes and decision is not Decision.FORBID:
+                judged = await asyncio.to_thread(self._with_executed_files, judged)
+            if judged.submission.resumes:
                 # Even if no approval is needed any more: it must still be exactly what was asked about.
                 return judged, await gate.redeem(judged.submission.resumes, judged)
             if decision is Decision.PROMPT:
                 return judged, await gate.ask(judged, wait=judged.submission.wait)
-            alarm = await gate.pin_alarm(judged)
-            return judged, alarm or Verdict(status=Status.FORBIDDEN if decision is Decision.FORBID else None)
+            return judged, gate.pin_alarm(judged) or Verdict()
         except ApprovalError as error:  # it is unknown whether it may run, so it may not
             return judged, Verdict(status=Status.DENIED, error=str(error))
+
+    def _forbid(self, judged: Judged, gate: Gate) -> tuple[Judged, Verdict]:
+        """Do the same as `_decide` for what policy forbids. Not asynchronous: see `refuse`."""
+        if self._needs_executed_files(judged, gate):
+            judged = self._with_executed_files(judged)
+        return judged, gate.pin_alarm(judged) or Verdict(status=Status.FORBIDDEN)
 
     def _needs_executed_files(self, judged: Judged, gate: Gate) -> bool:
         """Return whether an approval depends on the executed files. Finding and hashing them is slow."""
@@ -442,6 +461,9 @@ class AsyncExecutor:
         asked_later = evaluation.reach.files == "later" and evaluation.findings  # when the effect is applied
         asks = judged.submission.resumes or evaluation.decision is Decision.PROMPT or asked_later
         return bool(asks) or gate.has_pin(judged.request)
+
+    def _with_executed_files(self, judged: Judged) -> Judged:
+        return msgspec.structs.replace(judged, executed=self._executed_files(judged))
 
     def _executed_files(self, judged: Judged) -> ExecutedFiles:
         from . import executed_files
@@ -482,7 +504,7 @@ class AsyncExecutor:
         wanted = self.config.audit.inputs
         keep = functools.partial(intents.keep, submission, policy, redactor, self.inputs, wanted=wanted)
         large = verdict.status is None and len(request.stdin) + sum(map(len, request.files.values())) > MiB
-        kept = await asyncio.to_thread(keep) if large else keep()  # a refusal must need no event loop
+        kept = await asyncio.to_thread(keep) if large else keep()  # `refuse` can't wait
         self._record("intent", request.id, intents.intent_record(judged, verdict.approval, kept, redactor))
 
     def _record(self, kind: str, run: str, data: Mapping[str, Any]) -> None:
@@ -664,7 +686,9 @@ class AsyncExecutor:
             Conflict: The project has changed since in the same places; nothing was applied.
             WorkspaceError: There is nothing of that run to apply, or it can't be applied.
         """
-        return await self.projects.apply(self._gate, id, paths, tuple(named), exact=exact, by_hand=by_hand, wait=wait)
+        return await self.projects.apply(
+            self._gate, id, paths=paths, named=tuple(named), exact=exact, by_hand=by_hand, wait=wait
+        )
 
     async def discard(self, id: str) -> Kept:  # noqa: A002
         """Discard what the run with that `id` did in an overlay. Raises `WorkspaceError` if there is nothing of it."""
