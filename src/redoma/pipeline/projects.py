@@ -292,9 +292,9 @@ class Projects:
         self,
         gate: Gate | None,
         id: str,  # noqa: A002
+        *,
         paths: Iterable[str] | None,
         named: Sequence[str],
-        *,
         exact: bool,
         by_hand: bool,
         wait: bool,
@@ -308,7 +308,9 @@ class Projects:
         paths = None if paths is None else tuple(paths)
         try:
             self._must_be_a_project(kept.effect.project)
-            approver = await self._approved(gate, kept, paths, named, exact, by_hand, wait)
+            approver = await self._approved(
+                gate, kept, paths=paths, named=named, exact=exact, by_hand=by_hand, wait=wait
+            )
         except (ApprovalError, WorkspaceError) as error:
             self._record("apply.refused", kept.id, {"why": valid_utf8(str(error))[:_MAX_REASON]})
             raise
@@ -326,6 +328,7 @@ class Projects:
         self,
         gate: Gate | None,
         kept: Kept,
+        *,
         paths: tuple[str, ...] | None,
         named: Sequence[str],
         exact: bool,
@@ -345,7 +348,7 @@ class Projects:
             )
         # A session has several that made the effect: the strictest verdict on any of them counts.
         asks = (kept.about["ask"], *kept.about.get("others", ()))
-        weighed = [self._judged(decode(ask), kept.effect, paths, named, exact) for ask in asks]
+        weighed = [self._judged(decode(ask), kept.effect, paths=paths, named=named, exact=exact) for ask in asks]
         judged = max(weighed, key=lambda each: each.evaluation.decision)
         decision = judged.evaluation.decision
         if decision is Decision.FORBID:
@@ -366,7 +369,7 @@ class Projects:
         return verdict.approval.approver
 
     def _judged(
-        self, ask: Ask, effect: Effect, paths: tuple[str, ...] | None, named: Sequence[str], exact: bool
+        self, ask: Ask, effect: Effect, *, paths: tuple[str, ...] | None, named: Sequence[str], exact: bool
     ) -> Judged:
         """Return what a person is asked about: this effect, or a part of it, under the current policy."""
         below = "" if exact else " and what is below"
