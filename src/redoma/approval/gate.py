@@ -67,16 +67,16 @@ class Gate:
         separate: bool,
         webhook: str | None,
     ) -> Gate:
-        """Return a gate for the section `approval` of a configuration. `user`: the name of the person at the console,
-        whose approvals can be used for `expires` seconds.
+        """Return a gate for the section `approval` of a configuration. `user`: the name of the person at the
+        console.
         """
-        ledger = Ledger(store, audit, separate=separate)
+        ledger = Ledger(store, audit, separate=separate, expires=expires)
         chosen: Approver
         match approver:
             case "console":
                 from .console import Console  # imported only where a question may be shown
 
-                chosen = Console(user, timeout=timeout, good_for=expires)
+                chosen = Console(user, ledger, timeout=timeout)
             case "queue":
                 chosen = Queue(ledger, wait=timeout)
             case str():

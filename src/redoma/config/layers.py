@@ -297,9 +297,10 @@ def _loosenings(config: Config, layer: Layer) -> Iterator[str]:
 def _is_tighter(section: str, name: str, before: Any, value: Any) -> bool:
     """Return whether a changed value of a section increases protection; False if in doubt.
 
-    A lower limit does; other keys only if `_TIGHTER` says so. No change of the jail, the containers, sessions or the log counts as tighter: it may use more of this machine;
-    preloaded modules are imported outside of any cell; another engine, image or runtime changes the isolation; and a
-    log setting may make Redoma write to a file of the user's, or stop writing.
+    A lower limit does; other keys only as `_TIGHTER` says. No change of the jail, the containers, sessions or the log
+    counts as tighter: it may use more of this machine; preloaded modules are imported outside of any cell; another
+    engine, image or runtime changes the isolation; and a log setting may make Redoma write to a file of the user's, or
+    stop writing.
     """
     tighter = _is_lower if section == "limits" else _TIGHTER.get(f"{section}.{name}")
     return tighter is not None and tighter(before, value)

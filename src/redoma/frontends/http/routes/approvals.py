@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-from datetime import UTC, datetime, timedelta
 from typing import Annotated, Literal
 
 import msgspec
@@ -98,9 +97,7 @@ async def decide(
         )
     if said.digest and said.digest != ask.digest:
         raise Answered(409, "this is not what you have read", why="it has another digest", next="read it again")
-    now = datetime.now(UTC)
-    until = now + timedelta(seconds=service.config.approval.expires)
-    answer = ask.answer(decision, approver=key.requester, reason=said.reason, at=now, expires=until)
+    answer = service.ledger.reply(ask, decision, approver=key.requester, reason=said.reason)
     await asyncio.to_thread(service.ledger.answer, answer)
     service.answered()
     return await asyncio.to_thread(service.ledger.load, ask.id)
