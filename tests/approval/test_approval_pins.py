@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +39,19 @@ async def test_a_pin_is_good_for_any_number_of_runs_until_its_date(stage: Stage)
     stage.later(days=100)
     assert (await stage.gate().ask(case)).status is Status.DENIED
     assert (stage.kinds.count("approval.used"), stage.kinds.count("approval.pinned")) == (3, 1)
+
+
+async def test_an_answer_given_now_counts_as_long_as_is_configured_and_a_pin_until_its_date(stage: Stage) -> None:
+    case, later = case_of(label="check"), stage.now.replace(year=2027)
+    ask = stage.ledger.load(await stage.pending(case)).ask
+    stage.later(minutes=30)
+    once = stage.ledger.reply(ask, "approved", approver="bob", reason="looked at it")
+    pin = stage.ledger.reply(ask, "approved", approver="bob", reason="looked at it", pinned_until=later)
+    assert (once.at, once.expires, once.pinned) == (stage.now, stage.now + timedelta(hours=1), False)
+    assert (pin.at, pin.expires, pin.pinned) == (stage.now, later, True)
+    stage.ledger.answer(once)
+    stage.later(minutes=59)
+    assert (await stage.gate().ask(case)).status is None
 
 
 @pytest.mark.parametrize(

@@ -121,7 +121,7 @@ async def test_an_error_that_ends_a_run_is_on_record_as_failed_with_its_name_and
     class Odd(FakeBackend):
         async def run(self, request: Request, sink: Any, control: Any = None) -> Outcome:
             outcome = await super().run(request, sink)
-            return msgspec.structs.replace(outcome, displays=(Unreadable(),))  # type: ignore[arg-type]
+            return msgspec.structs.replace(outcome, displays=(Unreadable(),))
 
     class Unreadable:
         @property

@@ -153,8 +153,8 @@ class Ledger:
         reason: str,
         pinned_until: datetime | None = None,
     ) -> Approval:
-        """Return an answer that is given now, for `answer`. An approval can be used once, as long as is configured; with
-        `pinned_until` any number of times, until then.
+        """Return an answer that is given now, for `answer`. An approval can be used once, for as long as is configured;
+        with `pinned_until` any number of times, until then.
         """
         at = self.now()
         return ask.answer(
