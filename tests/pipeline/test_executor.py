@@ -98,6 +98,16 @@ async def test_a_refusal_runs_nothing_and_is_on_record(config: Config, code: str
     assert records(config)[1].data["status"] == status.value
 
 
+def test_what_is_forbidden_is_refused_and_on_record_where_no_event_loop_runs(config: Config) -> None:
+    """Also with a label, and with so much input that a run's would be recorded in a thread."""
+    backend = FakeBackend(name="monty")
+    executor = AsyncExecutor(config, backends=[backend])
+    submission = executor.prepare_code("rm -rf /", "bash", {"stdin": b"x" * (2 << 20), "label": "nightly"})
+    result = executor.refuse(submission)
+    assert (result.status, backend.requests) == (Status.FORBIDDEN, [])
+    assert [record.kind for record in records(config)] == ["intent", "outcome"]
+
+
 async def test_policy_none_is_explicit_and_on_record(config: Config) -> None:
     async with AsyncExecutor(config, backends=[FakeBackend(name="monty")]) as executor:
         assert (await executor.run("rm -rf /", "bash", policy="none")).ok
