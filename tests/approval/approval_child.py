@@ -72,11 +72,11 @@ async def _console(stage: Stage, more: str) -> None:
     )
     now = datetime.now(UTC)
     stage.now = now
-    verdict = await stage.gate(Console("bob", now=lambda: now, timeout=60, good_for=60)).ask(case)
+    verdict = await stage.gate(Console("bob", stage.ledger, timeout=60)).ask(case)
     said = verdict.approval
     say(f"{verdict.status}|{said.reason if said else verdict.error}")
     if said is not None and verdict.status is None:
-        assert said.expires == now + timedelta(seconds=60)
+        assert said.expires == now + timedelta(hours=1)
 
 
 WORK = {"redeem": redeem, "die": die_recording, "make": make, "wait": wait, "console": console}

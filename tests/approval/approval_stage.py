@@ -25,7 +25,9 @@ class Stage:
         self.path = directory / "state" / "redoma.db"
         self.now = START
         self.audit: list[tuple[str, str, dict[str, Any]]] = []
-        self.ledger = Ledger(open_store(self.path.parent), self._record, separate=separate, now=lambda: self.now)
+        self.ledger = Ledger(
+            open_store(self.path.parent), self._record, separate=separate, expires=3600, now=lambda: self.now
+        )
 
     def _record(self, kind: str, run: str, data: Mapping[str, Any]) -> None:
         self.audit.append((kind, run, dict(data)))

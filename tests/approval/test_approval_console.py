@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from approval_stage import START, case_of, effect_of
+from approval_stage import START, Stage, case_of, effect_of
 
 from redoma.approval import Console, describe
 from redoma.approval.ask import ask_of
@@ -232,13 +232,15 @@ def test_an_effect_with_too_much_to_read_is_not_whole() -> None:
     assert not shown.whole
 
 
-async def test_a_question_that_waits_behind_another_can_be_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_question_that_waits_behind_another_can_be_cancelled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Whoever is asked first may take their time: the lock stands for them."""
     turn = threading.Lock()
     monkeypatch.setattr("redoma.approval.console.one_at_a_time", turn)
     ask = ask_of(case_of(), b"", id="1" * 32, created=START, expires=START)
     with turn:
-        second = asyncio.ensure_future(Console("bob").decide(ask))
+        second = asyncio.ensure_future(Console("bob", Stage(tmp_path).ledger).decide(ask))
         await asyncio.sleep(0.2)
         second.cancel()
         done, _ = await asyncio.wait([second], timeout=60)

@@ -200,14 +200,14 @@ async def test_of_a_chain_one_who_is_absent_leaves_it_to_the_next(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("redoma.approval.console.TERMINAL", "/nowhere")
-    assert (await stage.gate(Chain(Console("bob"), stage.approving)).ask(case_of())).status is None
-    verdict = await stage.gate(Chain(Console("bob"), Deny())).ask(case_of())
+    assert (await stage.gate(Chain(Console("bob", stage.ledger), stage.approving)).ask(case_of())).status is None
+    verdict = await stage.gate(Chain(Console("bob", stage.ledger), Deny())).ask(case_of())
     assert (verdict.status, "no approver is configured" in verdict.error) == (Status.DENIED, True)
 
 
 async def test_a_verdict_says_whether_a_person_or_nobody_refused(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("redoma.approval.console.TERMINAL", "/nowhere")
-    for absent in (Deny(), Chain(Console("bob"), Deny()), Console("bob")):
+    for absent in (Deny(), Chain(Console("bob", stage.ledger), Deny()), Console("bob", stage.ledger)):
         assert (await stage.gate(absent).ask(case_of())).nobody
 
     def fail(ask: Ask) -> Approval:

@@ -134,7 +134,7 @@ async def test_what_needs_nobody_runs_also_where_it_holds_its_secret(way: Way) -
 async def test_whether_it_may_run_that_can_not_be_known_is_a_no_on_record(
     way: Way, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def pin_alarm(*_: Any) -> None:
+    def pin_alarm(*_: Any) -> None:
         raise ApprovalError("nobody knows")
 
     monkeypatch.setattr("redoma.approval.Gate.pin_alarm", pin_alarm)

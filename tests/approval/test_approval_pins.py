@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +41,19 @@ async def test_a_pin_is_good_for_any_number_of_runs_until_its_date(stage: Stage)
     assert (stage.kinds.count("approval.used"), stage.kinds.count("approval.pinned")) == (3, 1)
 
 
+async def test_an_answer_given_now_counts_as_long_as_is_configured_and_a_pin_until_its_date(stage: Stage) -> None:
+    case, later = case_of(label="check"), stage.now.replace(year=2027)
+    ask = stage.ledger.load(await stage.pending(case)).ask
+    stage.later(minutes=30)
+    once = stage.ledger.reply(ask, "approved", approver="bob", reason="looked at it")
+    pin = stage.ledger.reply(ask, "approved", approver="bob", reason="looked at it", pinned_until=later)
+    assert (once.at, once.expires, once.pinned) == (stage.now, stage.now + timedelta(hours=1), False)
+    assert (pin.at, pin.expires, pin.pinned) == (stage.now, later, True)
+    stage.ledger.answer(once)
+    stage.later(minutes=59)
+    assert (await stage.gate().ask(case)).status is None
+
+
 @pytest.mark.parametrize(
     "change", [{"code": RISKY + " evil"}, {"env": {"A": "1"}}, {"limits": Limits(time=40)}], ids=str
 )
@@ -50,7 +63,7 @@ async def test_a_pinned_script_that_changed_is_an_alarm(stage: Stage, change: di
     for verdict in (
         await stage.gate(stage.approving).ask(changed),
         await stage.gate(stage.approving).ask(changed, wait=False),
-        await stage.gate().pin_alarm(changed),
+        stage.gate().pin_alarm(changed),
     ):
         assert verdict is not None
         assert verdict.status is Status.DENIED
@@ -69,12 +82,12 @@ async def test_a_pinned_script_under_another_policy_or_secret_is_asked_about_aga
         case = case_of(**{"label": "check", "secrets": {"TOKEN": "first-value"}, **fields})
         assert (await stage.gate().ask(case)).status is Status.DENIED
         assert stage.kinds[-1] == "approval.denied"
-        assert await stage.gate().pin_alarm(case) is None
+        assert stage.gate().pin_alarm(case) is None
 
 
 async def test_a_label_of_another_requester_is_another_script(stage: Stage) -> None:
     await pinned(stage, case_of(label="check"))
-    assert await stage.gate().pin_alarm(case_of("pip install other", label="check", requester="eve")) is None
+    assert stage.gate().pin_alarm(case_of("pip install other", label="check", requester="eve")) is None
     assert (await stage.gate().ask(case_of(label="check", requester="eve"))).status is Status.DENIED
     assert "alarm" not in stage.kinds
 
@@ -105,7 +118,7 @@ async def test_an_own_pin_is_refused_where_they_have_to_be_two(apart: Stage) -> 
 
 
 async def test_a_label_costs_nothing_where_nothing_was_ever_approved(stage: Stage) -> None:
-    assert await stage.gate().pin_alarm(case_of(label="check")) is None
+    assert stage.gate().pin_alarm(case_of(label="check")) is None
     assert not stage.path.exists()
 
 

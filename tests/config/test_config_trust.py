@@ -18,7 +18,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from redoma import config
-from redoma.config import Config
+from redoma.config import Config, layers
+from redoma.config.model import SECTIONS
 from redoma.lib.errors import ConfigError
 from redoma.models import Decision, Limits
 from redoma.policy import PACKS
@@ -88,6 +89,15 @@ def test_a_file_that_loosens_has_no_effect_until_it_is_trusted(place: Place, tex
     trusted = place.load()
     assert values(trusted) != values(before)
     assert trusted.notices == ()
+
+
+@pytest.mark.parametrize("section", SECTIONS)
+@pytest.mark.parametrize("value", [True, "deny", 0, 10**9, ()], ids=repr)
+def test_a_key_that_nobody_has_thought_about_loosens_whatever_its_value(section: str, value: Any) -> None:
+    """As it would be with a key that is added to a section later. (Every limit is tighter if it is lower.)"""
+    before = type(value)() if value != () else ("x",)
+    if section != "limits":
+        assert not layers._is_tighter(section, "added_later", before, value)
 
 
 def test_one_loosening_among_tightenings_takes_the_effect_of_the_whole_file(place: Place) -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from network_stage import AUTHORITY, PROXY_AUTHORITY, Served, get, hosts, inside, proxied, trusting
 
 from redoma.models.network import SecretUse, placeholder
-from redoma.network.credentials import Credentials, Held, Redactor, Watch, forms
+from redoma.network.credentials import Credentials, Held, StreamRedactor, Watch, forms
 from redoma.network.upstream import Denied
 
 VALUE = 's3cr3t/"token"+value=='
@@ -168,7 +168,7 @@ def test_whatever_pieces_it_comes_in_a_secret_is_taken_out(
     value: bytes, around: list[bytes], data: st.DataObject
 ) -> None:
     text = value.join(around)
-    redactor, out, place = Redactor([value]), b"", 0
+    redactor, out, place = StreamRedactor([value]), b"", 0
     while place < len(text):
         size = data.draw(st.integers(1, len(text)))
         out += redactor.feed(text[place : place + size])
@@ -182,11 +182,12 @@ def test_what_is_held_back_tells_nothing_of_the_secret() -> None:
     """A guest that chooses what a slow host answers sees at once which of its guesses is held back."""
     guesses = [VALUE[:size] for size in range(1, len(VALUE))] + ["wrong", "x"]
     for before in ("", "\n", "data: 1\n\ndata: ", "y" * 5000):
-        passed = {len(Redactor(forms(VALUE.encode())).feed(f"{before}{guess[0]}".encode())) for guess in guesses}
+        passed = {len(StreamRedactor(forms(VALUE.encode())).feed(f"{before}{guess[0]}".encode())) for guess in guesses}
         assert len(passed) == 1
         for size in range(1, len(VALUE)):
             wrong = "~" * size
-            fed = [Redactor(forms(VALUE.encode())).feed((before + text).encode()) for text in (VALUE[:size], wrong)]
+            texts = (VALUE[:size], wrong)
+            fed = [StreamRedactor(forms(VALUE.encode())).feed((before + text).encode()) for text in texts]
             assert len(fed[0]) == len(fed[1])
 
 
@@ -227,14 +228,14 @@ async def test_a_guess_at_a_secret_arrives_no_later_than_any_other_answer() -> N
 
 
 def test_a_line_that_has_ended_is_passed_on_at_once() -> None:
-    redactor = Redactor(forms(VALUE.encode()))
+    redactor = StreamRedactor(forms(VALUE.encode()))
     assert redactor.feed(b"data: 1\n\n") == b"data: 1\n\n"
     assert redactor.feed(b"data: 2") == b""
     assert redactor.feed(f" {VALUE}\n\n".encode()) == b"data: 2 " + b"*" * len(VALUE) + b"\n\n"
 
 
 def test_a_secret_that_begins_another_does_not_uncover_the_rest_of_it() -> None:
-    redactor = Redactor([b"abcd", b"abcdefgh"])
+    redactor = StreamRedactor([b"abcd", b"abcdefgh"])
     assert redactor.feed(b"abcd") + redactor.feed(b"efgh") + redactor.finish() == b"*" * 8
 
 

@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from redoma import (
@@ -97,6 +98,16 @@ async def test_a_refusal_runs_nothing_and_is_on_record(config: Config, code: str
     assert records(config)[1].data["status"] == status.value
 
 
+def test_what_is_forbidden_is_refused_and_on_record_where_no_event_loop_runs(config: Config) -> None:
+    """Also with a label, and with so much input that a run's would be recorded in a thread."""
+    backend = FakeBackend(name="monty")
+    executor = AsyncExecutor(config, backends=[backend])
+    submission = executor.prepare_code("rm -rf /", "bash", {"stdin": b"x" * (2 << 20), "label": "nightly"})
+    result = executor.refuse(submission)
+    assert (result.status, backend.requests) == (Status.FORBIDDEN, [])
+    assert [record.kind for record in records(config)] == ["intent", "outcome"]
+
+
 async def test_policy_none_is_explicit_and_on_record(config: Config) -> None:
     async with AsyncExecutor(config, backends=[FakeBackend(name="monty")]) as executor:
         assert (await executor.run("rm -rf /", "bash", policy="none")).ok
@@ -114,6 +125,26 @@ async def test_a_cancelled_run_is_on_record_as_killed(config: Config) -> None:
             await task
     assert records(config)[1].data["status"] == "killed"
     assert records(config)[1].data["error"] == "it was cancelled"
+
+
+async def test_an_error_that_ends_a_run_is_on_record_as_failed_with_its_name_and_no_secret(config: Config) -> None:
+    class Odd(FakeBackend):
+        async def run(self, request: Request, sink: Any, control: Any = None) -> Outcome:
+            outcome = await super().run(request, sink)
+            return msgspec.structs.replace(outcome, displays=(Unreadable(),))
+
+    class Unreadable:
+        @property
+        def data(self) -> Any:
+            raise ArithmeticError("of hunter2x")
+
+    async with AsyncExecutor(config, backends=[Odd(name="monty")]) as executor:
+        with pytest.raises(ArithmeticError):
+            await executor.run("x", secrets={"TOKEN": "hunter2x"})
+    outcome = records(config)[1].data
+    assert outcome["status"] == "failed"
+    assert "ArithmeticError" in outcome["error"]
+    assert "hunter2x" not in str(outcome)
 
 
 async def test_a_backend_that_breaks_is_failed_with_what_broke(config: Config) -> None:
@@ -179,7 +210,6 @@ async def test_a_secret_that_is_spelt_like_a_field_of_the_record_is_out_of_it_to
 
 
 async def test_configured_limits_hold_unless_others_are_given(config: Config) -> None:
-    import msgspec
 
     backend = FakeBackend(name="monty")
     config = msgspec.structs.replace(config, limits=Limits(time=7, processes=3))

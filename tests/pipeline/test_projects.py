@@ -403,7 +403,8 @@ def test_input_that_nobody_has_read_is_asked_about_when_its_effect_is_applied_to
                 evaluation=executor.core.check(request, live_input=live),
             )
             kept = decode(to_ask(case))
-            again = executor.core.projects._judged(kept, Effect(project=str(project)), None, (), False)
+            effect = Effect(project=str(project))
+            again = executor.core.projects._judged(kept, effect, paths=None, named=(), exact=False)
             assert again.evaluation.decision is (Decision.PROMPT if live else Decision.ALLOW)
             assert (again.submission.live_input, again.submission.entry) == (live, "app:db")
 

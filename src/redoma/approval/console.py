@@ -8,12 +8,12 @@ import select
 import termios
 import threading
 from collections.abc import Callable
-from datetime import datetime, timedelta
+from typing import Literal
 
 from ..lib.errors import Absent
 from ..models import Approval
 from .ask import Ask
-from .ledger import utc_now
+from .ledger import Ledger
 from .show import describe
 
 TERMINAL = "/dev/tty"
@@ -45,15 +45,9 @@ class Console:
     was not typed by a person. If there is no terminal, or we are in its background, no person can be asked.
     """
 
-    def __init__(
-        self,
-        approver: str,
-        *,
-        timeout: float = 300.0,
-        good_for: float = 3600.0,
-        now: Callable[[], datetime] = utc_now,
-    ) -> None:
-        self._approver, self._timeout, self._good_for, self._now = approver, timeout, good_for, now
+    def __init__(self, approver: str, ledger: Ledger, *, timeout: float = 300.0) -> None:
+        """`approver` is the name of the person. `timeout`: for how many seconds each question waits."""
+        self._approver, self._ledger, self._timeout = approver, ledger, timeout
 
     async def decide(self, ask: Ask) -> Approval | None:
         stop, stopped = os.pipe()
@@ -93,14 +87,8 @@ class Console:
             return None if why is None else self._say(ask, True, why.strip() or "typed yes at the terminal")
 
     def _say(self, ask: Ask, approved: bool, reason: str) -> Approval:
-        at = self._now()
-        return ask.answer(
-            "approved" if approved else "denied",
-            approver=self._approver,
-            reason=reason[:1000],
-            at=at,
-            expires=at + timedelta(seconds=self._good_for),
-        )
+        decision: Literal["approved", "denied"] = "approved" if approved else "denied"
+        return self._ledger.reply(ask, decision, approver=self._approver, reason=reason[:1000])
 
 
 class _Terminal:

@@ -67,16 +67,16 @@ class Gate:
         separate: bool,
         webhook: str | None,
     ) -> Gate:
-        """Return a gate for the section `approval` of a configuration. `user`: the name of the person at the console,
-        whose approvals can be used for `expires` seconds.
+        """Return a gate for the section `approval` of a configuration. `user`: the name of the person at the
+        console.
         """
-        ledger = Ledger(store, audit, separate=separate)
+        ledger = Ledger(store, audit, separate=separate, expires=expires)
         chosen: Approver
         match approver:
             case "console":
                 from .console import Console  # imported only where a question may be shown
 
-                chosen = Console(user, timeout=timeout, good_for=expires)
+                chosen = Console(user, ledger, timeout=timeout)
             case "queue":
                 chosen = Queue(ledger, wait=timeout)
             case str():
@@ -94,11 +94,10 @@ class Gate:
         """Return whether something is pinned under the request's label. If so, the request must be exactly that."""
         return bool(request.label) and self.ledger.pin_of(request.requester, request.label) is not None
 
-    async def pin_alarm(self, judged: Judged) -> Verdict | None:
+    def pin_alarm(self, judged: Judged) -> Verdict | None:
         """Return a refusal if something else is pinned under the label; otherwise None. For submissions that policy
-        allows, so that nobody is asked about them.
+        allows or forbids, so that nobody is asked about them. Doesn't wait: writers don't block readers.
         """
-        # Not in a thread: writers don't block readers, and a refusal must be possible without an event loop.
         if not self.has_pin(judged.request):
             return None
         now = self.ledger.now()

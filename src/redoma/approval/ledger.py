@@ -52,12 +52,21 @@ def utc_now() -> datetime:
 
 
 class Ledger:
-    """Questions, answers and pins. With `separate`, requesters may not approve their own requests."""
+    """Questions, answers and pins. With `separate`, requesters may not approve their own requests. `expires`: for how
+    many seconds an approval can be used.
+    """
 
     def __init__(
-        self, store: Store, audit: Audit, *, separate: bool = False, now: Callable[[], datetime] = utc_now
+        self,
+        store: Store,
+        audit: Audit,
+        *,
+        separate: bool = False,
+        expires: float = 86400.0,
+        now: Callable[[], datetime] = utc_now,
     ) -> None:
         self.store, self.audit, self.separate, self.now = store, audit, separate, now
+        self._expires = timedelta(seconds=expires)
 
     def key(self) -> bytes:
         """Return the key for hashing secrets. Each ledger has its own, so hashes from another ledger don't match."""
@@ -134,6 +143,28 @@ class Ledger:
             return entry
 
     # --- answering ---
+
+    def reply(
+        self,
+        ask: Ask,
+        decision: Literal["approved", "denied"],
+        *,
+        approver: str,
+        reason: str,
+        pinned_until: datetime | None = None,
+    ) -> Approval:
+        """Return an answer that is given now, for `answer`. An approval can be used once, for as long as is configured;
+        with `pinned_until` any number of times, until then.
+        """
+        at = self.now()
+        return ask.answer(
+            decision,
+            approver=approver,
+            reason=reason,
+            at=at,
+            expires=pinned_until or at + self._expires,
+            pinned=pinned_until is not None,
+        )
 
     def answer(self, answer: Approval) -> Approval:
         """Store an answer. The first one counts.

@@ -25,7 +25,7 @@ SCHEMA = Schema(
                 approver TEXT NOT NULL DEFAULT '',
                 reason TEXT NOT NULL DEFAULT '',
                 decided REAL NOT NULL DEFAULT 0,
-                good_until REAL NOT NULL DEFAULT 0,
+                good_until REAL NOT NULL DEFAULT 0, -- when the answer expires; `expires` is the question's
                 pinned INTEGER NOT NULL DEFAULT 0,
                 uses INTEGER NOT NULL DEFAULT 0,
                 used REAL NOT NULL DEFAULT 0,

@@ -36,7 +36,7 @@ from .record import Record
 T = TypeVar("T", bound=msgspec.Struct)
 
 
-class Answer(msgspec.Struct, frozen=True, kw_only=True):
+class RecordedAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """A person's answer about a run, given before it began."""
 
     id: str
@@ -109,7 +109,7 @@ class Intent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     objections: int = 0
     """How many of the findings, from the first, don't come from a policy."""
     view: PolicyView | None = None
-    approval: Answer | None = None
+    approval: RecordedAnswer | None = None
     inputs: KeptInputs | None = None
     missing: dict[str, str] = {}
     """Parts of the request that the record does not have exactly → why."""

@@ -46,7 +46,7 @@ class Verification(msgspec.Struct, frozen=True, kw_only=True):
         return self.problem is None
 
 
-class _Line(NamedTuple):
+class _LogLine(NamedTuple):
     file: str
     number: int
     start: int
@@ -114,13 +114,13 @@ def _read_snapshot(directory: int) -> _Snapshot:
         return _Snapshot(None, f"the head file can't be read: {error}", files)
 
 
-def _lines(directory: int, files: list[tuple[str, int]]) -> Iterator[_Line]:
+def _lines(directory: int, files: list[tuple[str, int]]) -> Iterator[_LogLine]:
     newest = max((name for name, size in files if size), default="")
     for name, size in files:
         with open(open_regular(name, os.O_RDONLY, dir_fd=directory), "rb") as file:
             for number, (start, raw) in enumerate(read_lines(file, 0, size), 1):
                 ends = start + len(raw) == size
-                yield _Line(name, number, start, raw, ends and name == newest, ends)
+                yield _LogLine(name, number, start, raw, ends and name == newest, ends)
 
 
 class _Scan:
@@ -132,15 +132,15 @@ class _Scan:
         self._records = 0
         self._start, self._start_hash = 0, GENESIS
         self._seq, self._hash = 0, GENESIS
-        self._unattested: _Line | None = None
+        self._unattested: _LogLine | None = None
         self._retired = 0
-        self._at: _Line | None = None
+        self._at: _LogLine | None = None
 
-    def run(self, lines: Iterator[_Line]) -> Verification:
+    def run(self, lines: Iterator[_LogLine]) -> Verification:
         problem = next(filter(None, (self._step(line, lines) for line in lines)), None) or self._ending()
         return Verification(records=self._records, head=self._hash, problem=problem)
 
-    def _step(self, line: _Line, rest: Iterator[_Line]) -> Problem | None:
+    def _step(self, line: _LogLine, rest: Iterator[_LogLine]) -> Problem | None:
         try:
             frame = read_frame(line.raw)
         except ValueError as error:
@@ -159,7 +159,7 @@ class _Scan:
             self._expected = None
         return self._attest(line, frame) if frame.kind == "retention" else None
 
-    def _attest(self, line: _Line, frame: Frame) -> Problem | None:
+    def _attest(self, line: _LogLine, frame: Frame) -> Problem | None:
         try:
             removed = msgspec.json.decode(frame.data, type=resolved(_Retention)).removed
         except (ValueError, RecursionError) as error:
@@ -175,7 +175,7 @@ class _Scan:
                 self._expected = None
         return None
 
-    def _unreadable(self, line: _Line, why: str) -> Problem:
+    def _unreadable(self, line: _LogLine, why: str) -> Problem:
         # The first line of a log after retention may be any record; its own claim proves nothing.
         seq = self._seq + 1 if self._at else 0
         which = f"record {seq}" if seq else "the first record"
@@ -188,14 +188,14 @@ class _Scan:
             return _problem("truncated", line, seq, f"{line.file} ends in the middle of {which}")
         return _problem("altered", line, seq, f"{which} was altered: {why}")
 
-    def _unlinked(self, line: _Line, frame: Frame) -> Problem:
+    def _unlinked(self, line: _LogLine, frame: Frame) -> Problem:
         # If a record got a new hash to match its new content, the next one still names the old hash.
         if self._at is None:
             return _problem("altered", line, frame.seq, "record 1 does not begin the chain")
         message = f"record {self._seq} was altered: record {frame.seq} names another hash for it"
         return _problem("altered", self._at, self._seq, message)
 
-    def _misplaced(self, line: _Line, frame: Frame, rest: Iterator[_Line]) -> Problem:
+    def _misplaced(self, line: _LogLine, frame: Frame, rest: Iterator[_LogLine]) -> Problem:
         wanted = self._seq + 1
         if frame.seq <= self._start:
             return _problem("reordered", line, frame.seq, f"record {frame.seq} comes after record {self._seq}")
@@ -234,7 +234,7 @@ class _Scan:
         return None
 
 
-def _beside_head(head: Head, line: _Line, frame: Frame) -> Problem | None:
+def _beside_head(head: Head, line: _LogLine, frame: Frame) -> Problem | None:
     """Return a problem that an append would run into: a record on the wrong side of the head's position."""
     end = line.start + len(line.raw)
     if frame.seq == head.seq and frame.hash != head.hash:
@@ -249,5 +249,5 @@ def _beside_head(head: Head, line: _Line, frame: Frame) -> Problem | None:
     return _problem("head", line, frame.seq, f"record {frame.seq} ends at byte {end} of {line.file}, but {expected}")
 
 
-def _problem(kind: Kind, line: _Line, seq: int, message: str) -> Problem:
+def _problem(kind: Kind, line: _LogLine, seq: int, message: str) -> Problem:
     return Problem(kind=kind, file=line.file, line=line.number, seq=seq, message=message)

@@ -229,10 +229,14 @@ class Image(Protocol):
 
 
 class Control:
-    """Input and signals for a run while it goes on.
+    """What a caller and the backend tell each other about a run while it goes on: input, signals, and some facts.
 
-    The caller uses `write`, `end_input` and `signal`. The backend uses `read`, `deliver_signals` and, when the run has
-    ended, `close`. Both must be on the same event loop.
+    - Before the run the caller sets `lasts`, `session` and `copy_of`. During the run it calls `write`, `post`,
+      `end_input` and `signal`, and reads `isolation` and `read_changes`.
+    - The backend reads the first three, sets `isolation`, `read_changes` and `write_now`, and calls `deliver_signals`,
+      `read` (with `passed`) and, when the run has ended, `close`.
+
+    Both must be on the same event loop.
     """
 
     _ROOM = 1 << 20  # bytes of unread input from which on a writer must wait
@@ -245,17 +249,19 @@ class Control:
         self._ended = self._closed = False
         self._early: list[int] = []
         self._deliver: Callable[[int], None] | None = None
+        # Set by the caller.
         self.lasts = False
         """Whether the caller decides how long it runs: then ending it is not a failure."""
         self.session = False
         """Whether the run is the driver of a session that can be copied."""
         self.copy_of = ""
         """The name of the image that it is a copy from, if the backend keeps that elsewhere: it has to run there."""
+        # Set by the backend; `passed` by `read`.
         self.passed: Passed = -1
         """What goes along with the piece of input that `read` returned last."""
         self.write_now: Callable[[bytes], int] | None = None
         """Takes input while the backend waits in `read`, and returns how many bytes of it: so a small message need not
-        wait for a turn of the event loop. Set by the backend, if it can."""
+        wait for a turn of the event loop. None if it can't."""
         self.read_changes: Callable[[str], Awaitable[tuple[OverlayEntry, ...]]] | None = None
         """Reads what the run has changed in its project so far, into a stage as `RunOver` has it; where it can be had
         while the run goes on."""

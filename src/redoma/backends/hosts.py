@@ -31,7 +31,7 @@ from .base import Outcome, uncancellable
 from .spawn import Child, spawn
 
 if TYPE_CHECKING:
-    from ..network.messages import Job
+    from ..network.messages import ProxyJob
 
 Run = Callable[[Isolation, dict[str, str], dict[str, bytes]], Awaitable[Outcome]]
 """Runs the request, given its isolation, variables, and files by absolute paths inside."""
@@ -222,7 +222,7 @@ class _Served:
         self._listening = asyncio.ensure_future(self._listen())
 
     @classmethod
-    async def begin(cls, connection: socket.socket, job: Job, requests: list[NetworkRequest]) -> _Served:
+    async def begin(cls, connection: socket.socket, job: ProxyJob, requests: list[NetworkRequest]) -> _Served:
         """Send the job, and wait until the proxy serves. Raises `BackendError` if it doesn't."""
         from ..network.messages import Broken, Ready, frame, read_answer
 
@@ -286,14 +286,14 @@ class _Served:
         self._writer.close()
 
 
-def _job(request: Request, place: str) -> Job:
+def _job(request: Request, place: str) -> ProxyJob:
     import ssl  # most runs name no hosts
 
     from ..network.credentials import Held
-    from ..network.messages import Job
+    from ..network.messages import ProxyJob
 
     paths = ssl.get_default_verify_paths()  # by the environment, which the process doesn't have
-    return Job(
+    return ProxyJob(
         rules=request.network,
         held=tuple(
             Held(

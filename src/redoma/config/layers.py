@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,6 +44,35 @@ _REACH = {
     JailEntry: "runs what it is given in cells on this host",
     MontyEntry: "runs what it is given on this host's Monty",
 }
+
+
+def _is_lower(before: Any, value: Any) -> bool:
+    return bool(value < before)
+
+
+def _is_higher(before: Any, value: Any) -> bool:
+    return bool(value > before)
+
+
+def _is_part(before: Any, value: Any) -> bool:
+    return set(value) <= set(before)
+
+
+_TIGHTER: dict[str, Callable[[Any, Any], bool]] = {
+    "audit.enabled": _is_higher,
+    "audit.retention_days": _is_higher,
+    "audit.fsync": _is_higher,
+    "audit.inputs": _is_higher,
+    "approval.approver": lambda before, value: value == "deny",  # nobody is asked
+    "approval.timeout": _is_lower,
+    "approval.expires": _is_lower,
+    "approval.separate": _is_higher,  # two people have to agree
+    "network.hosts": _is_part,
+    "network.allow": _is_part,
+}
+"""The keys of which some change only tightens, each with a function that says of the value before and the new one
+whether it does. Any change of another key loosens: so does that of a key that is added and not listed here.
+"""
 
 
 def load(explicit: Path | None = None, *, cwd: Path | None = None, env: Mapping[str, str] | None = None) -> Config:
@@ -267,19 +296,13 @@ def _loosenings(config: Config, layer: Layer) -> Iterator[str]:
 def _is_tighter(section: str, name: str, before: Any, value: Any) -> bool:
     """Return whether a changed value of a section increases protection; False if in doubt.
 
-    No change of the jail, the containers, sessions or the log counts as tighter: it may use more of this machine;
-    preloaded modules are imported outside of any cell; another engine, image or runtime changes the isolation; and a
-    log setting may make Redoma write to a file of the user's, or stop writing.
+    A lower limit does; other keys only as `_TIGHTER` says. No change of the jail, the containers, sessions or the log
+    counts as tighter: it may use more of this machine; preloaded modules are imported outside of any cell; another
+    engine, image or runtime changes the isolation; and a log setting may make Redoma write to a file of the user's, or
+    stop writing.
     """
-    if section == "limits":
-        return bool(value < before)
-    if section == "audit":  # longer retention, or syncing each record; another directory is not tighter
-        return name != "directory" and bool(value > before)
-    if section == "approval":  # asking nobody, asking two people, or waiting less
-        return value == "deny" or value is True or (name in ("timeout", "expires") and value < before)
-    if section == "network":
-        return set(value) <= set(before)
-    return False
+    tighter = _is_lower if section == "limits" else _TIGHTER.get(f"{section}.{name}")
+    return tighter is not None and tighter(before, value)
 
 
 def _policy_loosenings(policy: PolicyConfig, layer: Layer) -> Iterator[tuple[str, str]]:

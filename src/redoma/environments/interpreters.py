@@ -36,7 +36,7 @@ print(json.dumps({
 """
 
 
-class _Answer(msgspec.Struct, frozen=True):
+class _InterpreterAnswer(msgspec.Struct, frozen=True):
     name: str
     version: tuple[int, int]
     gil: bool
@@ -98,14 +98,14 @@ def identity(path: str) -> tuple[int, ...]:
     return about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns
 
 
-def _ask(path: str) -> _Answer:
+def _ask(path: str) -> _InterpreterAnswer:
     try:
         # With our variables: the program may be a shim, such as pyenv's, which reads some. Python itself doesn't (-I).
         done = subprocess.run([path, "-I", "-c", _ASK], capture_output=True, timeout=_TIMEOUT, check=False, cwd="/")
     except (OSError, subprocess.TimeoutExpired) as error:
         raise _unusable(path, str(error), f"try it: {path} -V") from error
     try:
-        return msgspec.json.decode(done.stdout, type=_Answer)
+        return msgspec.json.decode(done.stdout, type=_InterpreterAnswer)
     except msgspec.DecodeError as error:
         said = done.stderr.decode("utf-8", "replace").strip().partition("\n")[0][:200]
         raise _unusable(

@@ -27,9 +27,9 @@ from __future__ import annotations
 import asyncio
 import threading
 import weakref
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from typing import Any, TypeVar, Unpack, cast
+from typing import Any, Unpack, cast
 
 from ..backends.base import Control
 from ..config import MontyEntry
@@ -39,8 +39,6 @@ from ..pipeline.executor import AsyncExecutor
 from ..pipeline.intake import More, Options, must_be_configured, must_be_known
 from ..pipeline.streaming import AsyncLiveRun, end
 from ..pipeline.sync import Driven, Executor, LiveRun, default, driven, driven_end, on_loop, wrapped
-
-T = TypeVar("T")
 
 
 def get(address: str, executor: Executor | None = None) -> ProcessExecutor:
@@ -124,7 +122,7 @@ class AsyncProcessExecutor:
         return InvalidRequest(f"{self.address} was released", why="it makes no more processes", next="get it again")
 
     def _refused(self, submission: Submission) -> Refused:
-        return Refused(f"{self.address} did not run the command", _at_once(self._executor.submit(submission)))
+        return Refused(f"{self.address} did not run the command", self._executor.refuse(submission))
 
     async def release(self) -> None:
         """End and close all its processes. Safe to call twice."""
@@ -218,7 +216,7 @@ class AsyncProcess:
         if self._control is None:  # there will be no notice of its start, so find out now whether it may start
             decision = self._executor.judge(submission).evaluation.decision
             if decision is Decision.FORBID:
-                raise self._wrong(_at_once(self._executor.submit(submission)))
+                raise self._wrong(self._executor.refuse(submission))
         run = self._executor.follow(submission, whole=self._whole)
         # The task must not refer to us: otherwise the process would never be garbage-collected.
         self._task = asyncio.get_running_loop().create_task(_follow(run, self._printed, self._control))
@@ -369,17 +367,6 @@ async def _follow(run: AsyncLiveRun, printed: Mapping[Stream, _Printed], control
             each.end()
         if control is not None:
             control.close()
-
-
-def _at_once(work: Coroutine[Any, Any, T]) -> T:
-    """Return the result of a coroutine that never waits: submitting a refused request needs no event loop."""
-    try:
-        work.send(None)
-    except StopIteration as done:
-        value: T = done.value
-        return value
-    work.close()
-    raise AssertionError("a request that is refused waited for something")
 
 
 # --- for synchronous code ---

@@ -103,6 +103,7 @@ class _Candidate:
         self.run = run
         self.approved: list[Approved] = []
         self.rules: tuple[str, ...] = ()
+        """The rules that prompt for it."""
         self.by_digest = False
         self.unanswered = 0
 
@@ -175,7 +176,8 @@ def learn(
     denied = runs.denied(answers.refused)
     judge = Judge(lambda pack: load(pack, ()))
     for key, candidate in [*candidates.items()]:
-        if why := _objection(candidate, judge, denied.get(key.fingerprint), at_least):
+        why, candidate.rules = _weighed(candidate, judge, denied.get(key.fingerprint), at_least)
+        if why:
             left_out[why] += candidates.pop(key).run_ids
     if candidates:
         _narrow(runs, candidates, judge, left_out)
@@ -293,24 +295,25 @@ def _runs_files(run: RecordedRun) -> bool:
     return bool(files or held.unbound or found.imported)  # a module may also appear there
 
 
-def _objection(candidate: _Candidate, judge: Judge, denied: str | None, at_least: int) -> str:
-    """Return why no permit is proposed for a candidate, regardless of other runs; empty if there is no reason."""
+def _weighed(candidate: _Candidate, judge: Judge, denied: str | None, at_least: int) -> tuple[str, tuple[str, ...]]:
+    """Return why no permit is proposed for a candidate, regardless of other runs, and no rules; or an empty text, and
+    the rules that prompt for it.
+    """
     if denied is not None:
-        return f"a person has also said no to the same (run {denied[:12]})"
+        return f"a person has also said no to the same (run {denied[:12]})", ()
     if len(_answers_of(candidate.approved)) < at_least:
-        return f"it was approved fewer than {at_least} times"
+        return f"it was approved fewer than {at_least} times", ()
     if _runs_files(candidate.run):
-        return "it runs files of the host: what they hold was approved as well, and a permit can't say that"
+        return "it runs files of the host: what they hold was approved as well, and a permit can't say that", ()
     try:
         verdict = judge.judge(candidate.run)
     except Unjudged as error:
-        return f"the record doesn't have {error}"
+        return f"the record doesn't have {error}", ()
     if verdict.decision is Decision.FORBID:
-        return f"it is forbidden now ({', '.join(verdict.deciding)}), and a block is never loosened"
+        return f"it is forbidden now ({', '.join(verdict.deciding)}), and a block is never loosened", ()
     if verdict.decision is Decision.ALLOW:
-        return "it passes already"
-    candidate.rules = verdict.deciding
-    return ""
+        return "it passes already", ()
+    return "", verdict.deciding
 
 
 def _narrow(

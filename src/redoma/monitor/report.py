@@ -383,7 +383,7 @@ def timeline(spells: list[Spell], begin: float, end: float) -> Timeline:
     return Timeline(f"States since {utc_time(begin, '%d %b %H:%M')}: {stood}", parts)
 
 
-class Line(NamedTuple):
+class CurvePiece(NamedTuple):
     """An unbroken piece of a curve, as SVG paths."""
 
     path: str
@@ -401,7 +401,7 @@ class Chart(NamedTuple):
     ago: str
     top: float
     """The upper end of the scale."""
-    lines: list[Line]
+    lines: list[CurvePiece]
     """Empty if there is only one point."""
 
 
@@ -425,7 +425,7 @@ def scale(plot: Plot, points: Points) -> float:
     return next(step * size for step in (1, 1.5, 2, 3, 4, 5, 6, 8, 10, 15) if step * size > highest)
 
 
-def curve(points: Points, top: float, begin: float, end: float) -> list[Line]:
+def curve(points: Points, top: float, begin: float, end: float) -> list[CurvePiece]:
     """Return a line with the area below it for each piece of a series; the series breaks where data are missing."""
     wide, high = _WIDTH / max(end - begin, 1e-9), _HEIGHT / top
     lines = []
@@ -434,7 +434,7 @@ def curve(points: Points, top: float, begin: float, end: float) -> list[Line]:
         if len(at) == 1:  # draw a single point as a short line
             at.append((at[0][0] + 1.0, at[0][1]))
         path = "M" + " L".join(f"{x:.1f} {y:.1f}" for x, y in at)
-        lines.append(Line(path, f"{path} L{at[-1][0]:.1f} {_HEIGHT:g} L{at[0][0]:.1f} {_HEIGHT:g} Z"))
+        lines.append(CurvePiece(path, f"{path} L{at[-1][0]:.1f} {_HEIGHT:g} L{at[0][0]:.1f} {_HEIGHT:g} Z"))
     return lines
 
 

@@ -3,28 +3,26 @@
 The guest only ever holds placeholders. A placeholder sent to another host, or in a part of the request that the secret
 is not meant for, is refused. Redacted bytes become as many stars, so lengths stay the same.
 
-Responses are searched for the usual encodings: plain, URL, JSON, HTML, hexadecimal, and base64 at any offset. A host
-that encodes a secret in another way (reversed, encrypted, a letter at a time) is not caught.
+Responses are searched for the usual encodings (`lib/encodings.py`). A host that encodes a secret in another way
+(reversed, encrypted, a letter at a time) is not caught.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
-import html
-import json
-import re
 from collections.abc import Iterable, Mapping
-from urllib.parse import quote, quote_plus
+from urllib.parse import quote
 
 import msgspec
 
+from ..lib.encodings import encodings
 from ..models.network import SecretUse
 from .upstream import Denied
 
 MAX_BODY = 1 << 20
 """Bytes of a body in which placeholders are replaced. Such a body is held in memory until it is complete."""
-_MIN_FORM = 4
+_MIN_FORM, _MIN_BASE64 = 4, 8
 _IN_BASE64 = 7  # bytes of a secret from which on it is recognised in base64, wherever it begins
 _MAX_TOKEN, _MAX_TOKENS = 256, 100
 
@@ -117,9 +115,9 @@ class Credentials:
         """Return the error for a placeholder in a body."""
         return Denied(f"a placeholder of a secret stands in a body for {host}, and no secret may be used there")
 
-    def redactor(self) -> Redactor:
-        """Return a `Redactor` for one streamed response."""
-        return Redactor((*self._forms, *self._tokens))
+    def redactor(self) -> StreamRedactor:
+        """Return a `StreamRedactor` for one streamed response."""
+        return StreamRedactor((*self._forms, *self._tokens))
 
     def redacted(self, data: bytes) -> bytes:
         """Return complete data with its secrets redacted."""
@@ -158,33 +156,7 @@ def _decoded(token: bytes) -> bytes:
 
 def forms(value: bytes) -> list[bytes]:
     """Return the usual encodings of a secret. Very short ones are left out: they would match by chance."""
-    text = value.decode("utf-8", "replace")
-    found = [
-        value,
-        quote(value, safe="").encode(),
-        quote(value).encode(),
-        quote_plus(value).encode(),
-        *(re.sub(r"%..", lambda code: code[0].lower(), way(value, safe="")).encode() for way in (quote, quote_plus)),
-        json.dumps(text)[1:-1].encode(),
-        json.dumps(text, ensure_ascii=False)[1:-1].encode(),
-        json.dumps(text)[1:-1].replace("/", "\\/").encode(),  # as PHP writes it
-        html.escape(text).encode(),
-        value.hex().encode(),
-        value.hex().upper().encode(),
-        *_base64_forms(value),
-    ]
-    return [form for form in dict.fromkeys(found) if len(form) >= _MIN_FORM]
-
-
-def _base64_forms(value: bytes) -> Iterable[bytes]:
-    """Yield the base64 letters that depend on the secret alone, for each of its three possible offsets."""
-    for before in range(3):
-        for encode in (base64.b64encode, base64.urlsafe_b64encode):
-            text = encode(b"\0" * before + value).rstrip(b"=")
-            whole = (before + len(value)) * 8 // 6  # letters that nothing after the secret changes
-            form = text[(before * 8 + 5) // 6 : whole]
-            if len(form) >= 8:
-                yield form
+    return [form for form in encodings(value, min_base64=_MIN_BASE64) if len(form) >= _MIN_FORM]
 
 
 class Watch:
@@ -202,8 +174,8 @@ class Watch:
         return any(word in data for word in self._words)
 
 
-class Redactor:
-    """Redacts words in a stream of bytes.
+class StreamRedactor:
+    """Replaces words in a stream of bytes by as many stars.
 
     What it holds back must not depend on the words: a guest that chooses what a slow host answers would see which of
     its guesses are held back, and so find a secret letter by letter. So it holds back the last line as far as it is

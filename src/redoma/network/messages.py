@@ -1,8 +1,8 @@
 """What Redoma and the process of its proxies say to each other: frames of MessagePack, each with its length in front.
 
-There is one connection for each run. Redoma sends a `Job`, and closes its direction when the run has ended. The process
-answers `Ready`, then a `Recorded` for each request as it ends, and at last `Ended`. The process reads what hostile code
-and hosts send, so Redoma bounds what it says: the size of a frame here, and their number where it listens.
+There is one connection for each run. Redoma sends a `ProxyJob`, and closes its direction when the run has ended. The
+process answers `Ready`, then a `Recorded` for each request as it ends, and at last `Ended`. The process reads what
+hostile code and hosts send, so Redoma bounds what it says: the size of a frame here, and their number where it listens.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ and then by decision alone."""
 MAX_RECORDED = MAX_RECORDS + MAX_SUMS + 3
 
 
-class Job(msgspec.Struct, frozen=True, kw_only=True):
+class ProxyJob(msgspec.Struct, frozen=True, kw_only=True):
     """The proxy of one run. `cafile` and `capath` are what this machine trusts; empty: what OpenSSL knows."""
 
     rules: tuple[HostRule, ...]
@@ -52,30 +52,30 @@ class Ended(msgspec.Struct, frozen=True, tag=True):
     """Every connection is closed, and every request was recorded."""
 
 
-Answer = Ready | Recorded | Ended
+ProxyAnswer = Ready | Recorded | Ended
 T = TypeVar("T")
-_jobs = msgspec.msgpack.Decoder(resolved(Job))
-_answers: msgspec.msgpack.Decoder[Answer] = msgspec.msgpack.Decoder(resolved(Answer))
+_jobs = msgspec.msgpack.Decoder(resolved(ProxyJob))
+_answers: msgspec.msgpack.Decoder[ProxyAnswer] = msgspec.msgpack.Decoder(resolved(ProxyAnswer))
 
 
 class Broken(Exception):
     """The connection ended, or what came over it is not a message."""
 
 
-def frame(message: Job | Answer) -> bytes:
+def frame(message: ProxyJob | ProxyAnswer) -> bytes:
     """Return a message as it is sent."""
     data = msgspec.msgpack.encode(message)
     return len(data).to_bytes(4, "big") + data
 
 
-async def read_job(reader: asyncio.StreamReader) -> Job:
+async def read_job(reader: asyncio.StreamReader) -> ProxyJob:
     """Read the job of a connection. Raises `Broken`."""
     return _decoded(_jobs, await _read(reader, MAX_JOB))
 
 
-async def read_answer(reader: asyncio.StreamReader) -> Answer:
+async def read_answer(reader: asyncio.StreamReader) -> ProxyAnswer:
     """Read the next message of the process. Raises `Broken`."""
-    answer: Answer = _decoded(_answers, await _read(reader, MAX_ANSWER))
+    answer: ProxyAnswer = _decoded(_answers, await _read(reader, MAX_ANSWER))
     return answer
 
 

@@ -13,7 +13,7 @@ import ssl
 
 from .authority import Authority
 from .credentials import Credentials
-from .messages import Broken, Ended, Job, Ready, Recorded, frame, read_job
+from .messages import Broken, Ended, ProxyJob, Ready, Recorded, frame, read_job
 from .proxy import Proxy
 
 _HELLO_TIME = 60.0
@@ -75,7 +75,7 @@ class Proxies:
             finally:
                 writer.close()
 
-    def _proxy(self, listener: socket.socket, job: Job, writer: asyncio.StreamWriter) -> Proxy:
+    def _proxy(self, listener: socket.socket, job: ProxyJob, writer: asyncio.StreamWriter) -> Proxy:
         if self._authority is None or self._authority.is_old:
             self._authority = Authority()
         ours = self._authority  # the one that the guest was told to trust, for as long as it runs

@@ -22,7 +22,6 @@ from ..approval.store import open_store
 from ..audit import AuditLog
 from ..audit.inputs import Inputs
 from ..backends.base import Backend, Capabilities, Control, Outcome, Sink, unmet_needs
-from ..backends.hosts import kept_requests
 from ..config import Config, DockerEntry, NativeEntry
 from ..lib.errors import (
     ApprovalError,
@@ -59,7 +58,7 @@ from . import denial, intake, intents, results
 from .entries import Entries
 from .installed import Installed, warm
 from .intake import Options
-from .results import Attempt
+from .results import Attempt, WorkspaceOutcome
 from .streaming import AsyncLiveRun
 
 if TYPE_CHECKING:
@@ -271,17 +270,29 @@ class AsyncExecutor:
                 result = await self._execute(judged, verdict, redactor, live)
             else:
                 result = self._refused(judged, verdict, redactor)
-        finally:  # also on cancellation: then the record says so
+        finally:  # also after an error or a cancellation: then the record says which
             if result is None:
-                requests = results.requests_shown(kept_requests(sys.exception()), redactor)
-                result = results.ended(
-                    Attempt(judged, verdict), status=Status.KILLED, error="it was cancelled", network=requests
-                )
+                result = results.broken_off(Attempt(judged, verdict), sys.exception(), redactor)
             try:
                 self._record("outcome", result.id, results.outcome_record(result, redactor))
             except AuditError as error:
                 result = results.unrecorded(result, error, redactor)
         return results.with_safe_names(result, redactor)
+
+    def refuse(self, submission: Submission) -> Result:
+        """Submit what policy forbids, without an event loop, and return the refusal.
+
+        Nothing that `submit` does for a forbidden submission may wait: `exec` refuses commands where no loop runs. If
+        something does, this raises `AssertionError`.
+        """
+        work = self.submit(submission)
+        try:
+            work.send(None)
+        except StopIteration as done:
+            result: Result = done.value
+            return result
+        work.close()
+        raise AssertionError("a request that is refused waited for something")
 
     # --- judging ---
 
@@ -415,8 +426,8 @@ class AsyncExecutor:
 
     @telemetry.decided
     async def _decide(self, judged: Judged) -> tuple[Judged, Verdict]:
-        """Decide whether it may run, by policy or by a person. Returns the submission, with its executed files if the
-        verdict depends on them, and the verdict.
+        """Decide whether it may run, by policy or by a person. Returns it, with its executed files if the verdict
+        depends on them, and the verdict.
 
         Changes that stay in an overlay need no approval yet: a person decides on the effect, when it is applied.
         """
@@ -425,20 +436,24 @@ class AsyncExecutor:
             if gate is None:
                 refused = {Decision.PROMPT: Status.DENIED, Decision.FORBID: Status.FORBIDDEN}
                 return judged, Verdict(status=refused.get(decision))
+            if decision is Decision.FORBID:
+                return self._forbid(judged, gate)
             if self._needs_executed_files(judged, gate):
-                # A forbidden request must not await: `redoma.exec` refuses it without an event loop.
-                look = functools.partial(self._executed_files, judged)
-                found = look() if decision is Decision.FORBID else await asyncio.to_thread(look)
-                judged = msgspec.structs.replace(judged, executed=found)
-            if judged.submission.resumes and decision is not Decision.FORBID:
+                judged = await asyncio.to_thread(self._with_executed_files, judged)
+            if judged.submission.resumes:
                 # Even if no approval is needed any more: it must still be exactly what was asked about.
                 return judged, await gate.redeem(judged.submission.resumes, judged)
             if decision is Decision.PROMPT:
                 return judged, await gate.ask(judged, wait=judged.submission.wait)
-            alarm = await gate.pin_alarm(judged)
-            return judged, alarm or Verdict(status=Status.FORBIDDEN if decision is Decision.FORBID else None)
+            return judged, gate.pin_alarm(judged) or Verdict()
         except ApprovalError as error:  # it is unknown whether it may run, so it may not
             return judged, Verdict(status=Status.DENIED, error=str(error))
+
+    def _forbid(self, judged: Judged, gate: Gate) -> tuple[Judged, Verdict]:
+        """Do the same as `_decide` for what policy forbids. Not asynchronous: see `refuse`."""
+        if self._needs_executed_files(judged, gate):
+            judged = self._with_executed_files(judged)
+        return judged, gate.pin_alarm(judged) or Verdict(status=Status.FORBIDDEN)
 
     def _needs_executed_files(self, judged: Judged, gate: Gate) -> bool:
         """Return whether an approval depends on the executed files. Finding and hashing them is slow."""
@@ -446,6 +461,9 @@ class AsyncExecutor:
         asked_later = evaluation.reach.files == "later" and evaluation.findings  # when the effect is applied
         asks = judged.submission.resumes or evaluation.decision is Decision.PROMPT or asked_later
         return bool(asks) or gate.has_pin(judged.request)
+
+    def _with_executed_files(self, judged: Judged) -> Judged:
+        return msgspec.structs.replace(judged, executed=self._executed_files(judged))
 
     def _executed_files(self, judged: Judged) -> ExecutedFiles:
         from . import executed_files
@@ -486,7 +504,7 @@ class AsyncExecutor:
         wanted = self.config.audit.inputs
         keep = functools.partial(intents.keep, submission, policy, redactor, self.inputs, wanted=wanted)
         large = verdict.status is None and len(request.stdin) + sum(map(len, request.files.values())) > MiB
-        kept = await asyncio.to_thread(keep) if large else keep()  # a refusal must need no event loop
+        kept = await asyncio.to_thread(keep) if large else keep()  # `refuse` can't wait
         self._record("intent", request.id, intents.intent_record(judged, verdict.approval, kept, redactor))
 
     def _record(self, kind: str, run: str, data: Mapping[str, Any]) -> None:
@@ -512,15 +530,12 @@ class AsyncExecutor:
                     no = denial.of_pin(request, redactor) if changed.alarm else None
                     return results.ended(attempt, status=Status.DENIED, error=changed.error, denial=no)
                 to_run = await self._protected(judged) if name == "native" else request
-                outcome, project = await self._run_on(backend, to_run, capture.feed, judged, redactor)
+                outcome, workspace = await self._run_on(backend, to_run, capture.feed, judged, redactor)
             except (Unsupported, BackendUnavailable) as error:
                 refusals[name] = error
                 passed_over[name] = redactor.redact(f"{error.what}: {error.why}")[0]
             except Exception as error:  # also a backend's bug: the output is kept, and the record says what failed
-                message = results.failure(error, redactor)
-                requests = results.requests_shown(kept_requests(error), redactor)
-                printed = results.printed(capture.finish())
-                return results.ended(attempt, status=Status.FAILED, error=message, network=requests, **printed)
+                return results.failed(attempt, error, redactor, capture.finish())
             else:
                 finish = functools.partial(
                     results.finished,
@@ -532,7 +547,7 @@ class AsyncExecutor:
                         outcome, request, self.config.limits, redactor, in_session=bool(submission.session)
                     )
                     or denial.of_network(outcome, redactor),
-                    project=project,
+                    workspace=workspace,
                     capabilities=backend.capabilities,
                 )
                 # In a thread, because other runs depend on this event loop for their time limits.
@@ -551,18 +566,20 @@ class AsyncExecutor:
     @telemetry.backend
     async def _run_on(
         self, backend: Backend, request: Request, sink: Sink, judged: Judged, redactor: Redactor
-    ) -> tuple[Outcome, dict[str, Any]]:
-        """Run it in its workspace. Returns the outcome, and further fields for the result."""
+    ) -> tuple[Outcome, WorkspaceOutcome]:
+        """Run it in its workspace. Returns the outcome, and what became of the workspace."""
         control = judged.submission.control
         if request.uses is not None and not request.uses.digest:
             from .packages import Installer
 
             use = await Installer(self, progress=self.on_progress).ensure(request.uses, f"wanted by run {request.id}")
             request = msgspec.structs.replace(request, uses=use)
-        in_project = request.touches is not None and intake.is_guarded(request, judged.evaluation)
-        if request.workspace == "scratch" and not in_project:
-            return await backend.run(request, sink, control), {}
-        return await self.projects.run(backend, request, sink, control, judged, redactor)
+        treatment = intake.treatment(request, judged.evaluation)
+        if treatment == "none":  # most runs: they don't load what projects need
+            return await backend.run(request, sink, control), WorkspaceOutcome()
+        return await self.projects.run(
+            backend, request, sink, control, treatment=treatment, judged=judged, redactor=redactor
+        )
 
     async def _changed(self, judged: Judged, before: ExecutedFiles, approval: str) -> Verdict | None:
         """Return the refusal of a run whose executed files have changed since the decision. In an overlay that matters
@@ -669,7 +686,9 @@ class AsyncExecutor:
             Conflict: The project has changed since in the same places; nothing was applied.
             WorkspaceError: There is nothing of that run to apply, or it can't be applied.
         """
-        return await self.projects.apply(self._gate, id, paths, tuple(named), exact=exact, by_hand=by_hand, wait=wait)
+        return await self.projects.apply(
+            self._gate, id, paths=paths, named=tuple(named), exact=exact, by_hand=by_hand, wait=wait
+        )
 
     async def discard(self, id: str) -> Kept:  # noqa: A002
         """Discard what the run with that `id` did in an overlay. Raises `WorkspaceError` if there is nothing of it."""

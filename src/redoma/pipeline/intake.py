@@ -8,7 +8,7 @@ import pwd
 import shlex
 from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, get_args
 
 import msgspec
 
@@ -520,10 +520,19 @@ def _name_of(uid: int) -> str:
         return f"uid {uid}"
 
 
-def is_guarded(request: Request, evaluation: Evaluation) -> bool:
-    """Return whether to take a checkpoint: as the request says; by default for a risky run, which is one that policy
-    prompts for, or that works in a project directly.
+Treatment = Literal["none", "project", "overlay", "checkpoint"]
+"""What happens to the workspace of a run: nothing, as it has its own directory; it is checked to be a project; the run
+gets an overlay above it; or a checkpoint is taken, to roll it back.
+"""
+
+
+def treatment(request: Request, evaluation: Evaluation) -> Treatment:
+    """Return what happens to the workspace of a run. A directory of the host that it changes directly has a checkpoint
+    as the request says; by default if the run is risky: policy prompts for it, or it works in a project directly.
     """
-    if request.checkpoint is not None:
-        return request.checkpoint
-    return request.workspace == "direct" or evaluation.decision is Decision.PROMPT
+    if request.workspace == "overlay":
+        return "overlay"
+    risky = request.workspace == "direct" or evaluation.decision is Decision.PROMPT
+    if request.touches is not None and (risky if request.checkpoint is None else request.checkpoint):
+        return "checkpoint"
+    return "none" if request.workspace == "scratch" else "project"

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from ..audit.inputs import MAX_INPUT, MAX_RUN, Inputs, NotKept
-from ..audit.records import Answer, Intent, KeptInputs
+from ..audit.records import Intent, KeptInputs, RecordedAnswer
 from ..models import Approval, Judged, Request, Submission
 from ..policy import Policy
 from ..redaction import Redactor
@@ -165,8 +165,10 @@ def _to_redact(given: dict[str, Any], redactor: Redactor) -> list[str]:
     return others if redactor.finds_nothing_in(texts) else names
 
 
-def _answer(approval: Approval) -> Answer:
-    return Answer(id=approval.id, approver=approval.approver, decision=approval.decision, pinned=approval.pinned)
+def _answer(approval: Approval) -> RecordedAnswer:
+    return RecordedAnswer(
+        id=approval.id, approver=approval.approver, decision=approval.decision, pinned=approval.pinned
+    )
 
 
 def _missing(submission: Submission) -> dict[str, str]:

@@ -39,8 +39,8 @@ from ..workspace.protected import must_be_a_project
 from ..workspace.restore import Restored
 from ..workspace.snapshot import TooLarge
 from ..workspace.tree import Tree
-from .intake import is_guarded
-from .results import requests_shown
+from .intake import Treatment
+from .results import WorkspaceOutcome, requests_shown
 
 Record = Callable[[str, str, Mapping[str, Any]], None]
 _MAX_PATHS, _MAX_REASON = 1000, 2000  # paths, and characters of a reason, in one record
@@ -128,26 +128,26 @@ class Projects:
         request: Request,
         sink: Sink,
         control: Control | None,
+        *,
+        treatment: Treatment,
         judged: Judged,
         redactor: Redactor,
-    ) -> tuple[Outcome, dict[str, Any]]:
-        """Run a request in its workspace. Returns the outcome, and fields for the result: `effect`, `rollback`,
-        `no_checkpoint`. Raises `WorkspaceError` if it can't run there.
+    ) -> tuple[Outcome, WorkspaceOutcome]:
+        """Run a request in its workspace. Returns the outcome, and what became of the workspace. Raises
+        `WorkspaceError` if it can't run there.
         """
         if request.workspace != "scratch":
             self._must_be_a_project(request.project or "")
-        match request.workspace:
-            case "overlay":
-                # Opened before anything runs: afterwards we look at this directory, even if its path leads elsewhere by
-                # then.
-                with staged(self.changes.directory.parent) as stage, Tree(request.project or "") as tree:
-                    began = time.time()
-                    outcome = await run_over(backend)(request, sink, control, str(stage))
-                    look = partial(self._effect, tree, request, outcome, stage, began, judged, redactor)
-                    return outcome, {"effect": await asyncio.to_thread(look)}
-            case "scratch" | "direct" if request.touches is not None and is_guarded(request, judged.evaluation):
-                return await self._guarded(backend, request, sink, control, redactor)
-        return await backend.run(request, sink, control), {}
+        if treatment == "checkpoint":
+            return await self._guarded(backend, request, sink, control, redactor)
+        if treatment != "overlay":
+            return await backend.run(request, sink, control), WorkspaceOutcome()
+        # Opened before anything runs: afterwards we look at this directory, even if its path leads elsewhere by then.
+        with staged(self.changes.directory.parent) as stage, Tree(request.project or "") as tree:
+            began = time.time()
+            outcome = await run_over(backend)(request, sink, control, str(stage))
+            look = partial(self._effect, tree, request, outcome, stage, began, judged, redactor)
+            return outcome, WorkspaceOutcome(effect=await asyncio.to_thread(look))
 
     @telemetry.looked_at
     def _effect(
@@ -230,7 +230,7 @@ class Projects:
 
     async def _guarded(
         self, backend: Backend, request: Request, sink: Sink, control: Control | None, redactor: Redactor
-    ) -> tuple[Outcome, dict[str, Any]]:
+    ) -> tuple[Outcome, WorkspaceOutcome]:
         """Run it in a directory of the host itself, which is rolled back unless the run succeeds.
 
         If the directory is not a project, or too large, there can be no checkpoint. A run that requested one does not
@@ -240,7 +240,7 @@ class Projects:
         """
         wanted = request.checkpoint or request.workspace == "direct"
         if control is not None and control.lasts and not wanted:
-            return await backend.run(request, sink, control), {"no_checkpoint": _LASTS}
+            return await backend.run(request, sink, control), WorkspaceOutcome(no_checkpoint=_LASTS)
         guard, why = None, ""
         try:
             async with AsyncExitStack() as stack:
@@ -257,7 +257,7 @@ class Projects:
                         step = "run it in the directory of one project, or leave `checkpoint` out"
                         raise WorkspaceError("there is no checkpoint, so nothing ran", why=why, next=step) from error
                 if guard is None:
-                    return await backend.run(request, sink, control), {"no_checkpoint": why}
+                    return await backend.run(request, sink, control), WorkspaceOutcome(no_checkpoint=why)
                 # the directory that was checked, even if a link on the way has changed
                 if request.workspace == "scratch":
                     request = msgspec.structs.replace(request, cwd=tree.path)
@@ -271,7 +271,8 @@ class Projects:
                 )
         back = guard.restored
         rollback = None if back is None else {**back.left, **back.failed}
-        return outcome, {"effect": guard.effect and _redacted(guard.effect, redactor), "rollback": rollback}
+        effect = guard.effect and _redacted(guard.effect, redactor)
+        return outcome, WorkspaceOutcome(effect=effect, rollback=rollback)
 
     def opened(self, path: str) -> Tree:
         """Open a project. Raises `WorkspaceError` if `path` can't be one."""
@@ -291,9 +292,9 @@ class Projects:
         self,
         gate: Gate | None,
         id: str,  # noqa: A002
+        *,
         paths: Iterable[str] | None,
         named: Sequence[str],
-        *,
         exact: bool,
         by_hand: bool,
         wait: bool,
@@ -307,7 +308,9 @@ class Projects:
         paths = None if paths is None else tuple(paths)
         try:
             self._must_be_a_project(kept.effect.project)
-            approver = await self._approved(gate, kept, paths, named, exact, by_hand, wait)
+            approver = await self._approved(
+                gate, kept, paths=paths, named=named, exact=exact, by_hand=by_hand, wait=wait
+            )
         except (ApprovalError, WorkspaceError) as error:
             self._record("apply.refused", kept.id, {"why": valid_utf8(str(error))[:_MAX_REASON]})
             raise
@@ -325,6 +328,7 @@ class Projects:
         self,
         gate: Gate | None,
         kept: Kept,
+        *,
         paths: tuple[str, ...] | None,
         named: Sequence[str],
         exact: bool,
@@ -344,7 +348,7 @@ class Projects:
             )
         # A session has several that made the effect: the strictest verdict on any of them counts.
         asks = (kept.about["ask"], *kept.about.get("others", ()))
-        weighed = [self._judged(decode(ask), kept.effect, paths, named, exact) for ask in asks]
+        weighed = [self._judged(decode(ask), kept.effect, paths=paths, named=named, exact=exact) for ask in asks]
         judged = max(weighed, key=lambda each: each.evaluation.decision)
         decision = judged.evaluation.decision
         if decision is Decision.FORBID:
@@ -365,7 +369,7 @@ class Projects:
         return verdict.approval.approver
 
     def _judged(
-        self, ask: Ask, effect: Effect, paths: tuple[str, ...] | None, named: Sequence[str], exact: bool
+        self, ask: Ask, effect: Effect, *, paths: tuple[str, ...] | None, named: Sequence[str], exact: bool
     ) -> Judged:
         """Return what a person is asked about: this effect, or a part of it, under the current policy."""
         below = "" if exact else " and what is below"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Callable, Mapping
 from itertools import islice
 from typing import Any
@@ -12,6 +13,7 @@ import msgspec
 from ..approval import NOBODY, Verdict
 from ..audit import records
 from ..backends.base import Capabilities, Outcome, Repr, exceeded
+from ..backends.hosts import kept_requests
 from ..lib.errors import AuditError, RedomaError
 from ..lib.text import valid_utf8
 from ..models import (
@@ -51,6 +53,14 @@ class Attempt(msgspec.Struct, frozen=True):
     passed_over: dict[str, str] = {}
 
 
+class WorkspaceOutcome(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of the workspace of a run: fields of its `Result`."""
+
+    effect: Effect | None = None
+    rollback: dict[str, str] | None = None
+    no_checkpoint: str = ""
+
+
 def ended(attempt: Attempt, *, status: Status, **fields: Any) -> Result:
     """Return the result of a submission with this status; `fields` are further fields of the `Result`."""
     judged, verdict = attempt.judged, attempt.verdict
@@ -78,9 +88,30 @@ def refusal(finding: Finding, status: Status, answer: str = "") -> str:
     return f"{asked}{finding.reason} [{finding.rule}]{where}{hint}"
 
 
-def failed(attempt: Attempt, error: Exception, redactor: Redactor) -> Result:
-    """Return the result if Redoma, not the code, failed, and nothing ran."""
-    return ended(attempt, status=Status.FAILED, error=failure(error, redactor))
+def failed(attempt: Attempt, error: Exception, redactor: Redactor, captured: Captured | None = None) -> Result:
+    """Return the result if Redoma, not the code, failed. It has what the code had printed and requested until then."""
+    captured = captured or Captured()
+    return ended(
+        attempt,
+        status=Status.FAILED,
+        error=failure(error, redactor),
+        network=requests_shown(kept_requests(error), redactor),
+        stdout=captured.stdout,
+        stderr=captured.stderr,
+        redacted=captured.redacted,
+        omitted=captured.omitted,
+        artifacts=captured.artifacts,
+    )
+
+
+def broken_off(attempt: Attempt, error: BaseException | None, redactor: Redactor) -> Result:
+    """Return the result, for the record, of a submission whose path was left by an exception: it has failed, unless
+    somebody ended it. (Only an `Exception` is a failure: others are cancellation, Ctrl-C and the end of the loop.)
+    """
+    if isinstance(error, Exception):
+        return failed(attempt, error, redactor)
+    requests = requests_shown(kept_requests(error), redactor)
+    return ended(attempt, status=Status.KILLED, error="it was cancelled", network=requests)
 
 
 def unrecorded(result: Result, error: AuditError, redactor: Redactor) -> Result:
@@ -120,22 +151,20 @@ def finished(
     redactor: Redactor,
     *,
     denial: Denial | None,
-    project: dict[str, Any],
+    workspace: WorkspaceOutcome,
     capabilities: Callable[[], Capabilities],
 ) -> Result:
-    """Return the result of code that ran. Everything it left, including value and message, is redacted.
-
-    `capabilities` returns what the backend that ran it can do.
-    `project` has the fields of the result about its workspace, such as `effect`.
+    """Return the result of code that ran. Everything it left, including value and message, is redacted. `capabilities`
+    returns what the backend that ran it can do.
     """
     submission = attempt.judged.submission
     value, in_value = redactor.redact_data(outcome.value)
     error, in_error = _message(outcome.error or _explanation(outcome, submission.request.limits), redactor)
     displays, in_displays = safe_displays(outcome.displays, redactor)
-    fields = printed(captured)
-    for kind, count in (*in_value.items(), *in_error.items(), *in_displays.items()):
-        fields["redacted"][kind] = fields["redacted"].get(kind, 0) + count
-    effect: Effect | None = project.get("effect")
+    redacted = Counter(captured.redacted)
+    for counts in (in_value, in_error, in_displays):
+        redacted.update(counts)
+    effect = workspace.effect
     unexpected: tuple[str, ...] = ()
     if effect is not None and submission.writes is not None:
         from ..workspace.effects import unexpected as undeclared
@@ -145,6 +174,11 @@ def finished(
         attempt,
         status=outcome.status,
         exit_code=outcome.exit_code,
+        stdout=captured.stdout,
+        stderr=captured.stderr,
+        redacted=dict(redacted),
+        omitted=captured.omitted,
+        artifacts=captured.artifacts,
         value=value,
         value_repr=_repr(outcome.value, value),
         exception=outcome.exception,
@@ -157,10 +191,11 @@ def finished(
         displays=displays,
         diagnoses=_diagnoses(outcome, captured, error, submission, capabilities),
         denial=denial,
+        effect=effect,
         unexpected=unexpected,
+        rollback=workspace.rollback,
+        no_checkpoint=workspace.no_checkpoint,
         network=requests_shown(outcome.network, redactor),
-        **fields,
-        **project,
     )
     if submission.expectation is None:
         return result
@@ -219,17 +254,6 @@ def _diagnoses(
     from .hints import with_hints
 
     return with_hints(found, error, submission.request, capabilities(), in_session=bool(submission.session))
-
-
-def printed(captured: Captured) -> dict[str, Any]:
-    """Return the fields of a result about its output."""
-    return {
-        "stdout": captured.stdout,
-        "stderr": captured.stderr,
-        "redacted": dict(captured.redacted),
-        "omitted": captured.omitted,
-        "artifacts": captured.artifacts,
-    }
 
 
 def _repr(came: Any, value: Any) -> str | None:

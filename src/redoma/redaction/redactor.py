@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import binascii
 import functools
 import re
 import unicodedata
@@ -12,13 +11,16 @@ from datetime import date, time, timedelta
 from decimal import Decimal
 from typing import Any
 
+from ..lib import encodings
+from ..lib.encodings import base64_cores
 from ..lib.patterns import lazy_pattern
 from ..lib.sanitise import is_clean, without_invisible, without_sequences
 from ..models import MIN_SECRET, KiB
 from .scanner import KNOWN, PLACEHOLDER, Match, find, has_candidate, merge, options
 
 _MIN_LINE = 16
-_MIN_BASE64 = 5
+MIN_BASE64 = 5
+"""Characters in base64 from which on a value is recognised by them."""
 _PATTERN_ROOM = 4 * 1024
 """Bytes of values that go into one automaton, the shortest first. RE2 fails on a pattern of some hundred thousand
 parts. Values beyond that are searched for literally, in the usual encodings but not in mixtures of them.
@@ -32,11 +34,6 @@ _MAX_SECRET = 16 * KiB
 
 _EMPTY = (type(None), str, bytes, list, tuple, dict)
 """Types whose empty values hold nothing to redact."""
-# Never changed by URL-encoding or by JSON.
-_PLAIN = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_.~")
-_HTML = {'"': "quot", "'": "apos", "&": "amp", "<": "lt", ">": "gt"}
-_ESCAPES = {'"': '"', "'": "'", "\\": "\\", "/": "/", "\b": "b", "\f": "f", "\n": "n", "\r": "r", "\t": "t"}
-
 # Control characters and terminal sequences: short ones, complete or unfinished, and strings to the terminal.
 # Non-greedy: a greedy match could take the last letter of a secret for a part of the sequence.
 _NOISE = (
@@ -71,7 +68,7 @@ class Redactor:
             if room >= 0:
                 self.flexible.append(value)
             else:
-                self.literals.update(_encodings(value))
+                self.literals.update(encodings.encodings(value.encode("utf-8", "surrogatepass"), min_base64=MIN_BASE64))
         self._values = _compile(self.flexible) if self.flexible else None
 
     def find(self, data: bytes) -> list[Match]:
@@ -346,31 +343,11 @@ def _compile(values: list[str]) -> Any:
     for value in values:
         data = value.encode("utf-8", "surrogatepass")
         forms += [b"".join(map(_spelt, value)), b"(?i:%s)" % data.hex().encode()]
-        for core in base64_cores(data):  # either alphabet, with the line breaks that `base64` inserts
+        for core in base64_cores(data, MIN_BASE64):  # either alphabet, with the line breaks that `base64` inserts
             chars = [{0x2B: rb"[+-]", 0x2F: rb"[/_]"}.get(byte, bytes([byte])) for byte in core]
             forms.append(rb"\n?".join(chars) + b"={0,2}")
     # Leftmost-longest: if one value is a prefix of another, the rest of the longer one must not remain.
     return re2.compile(b"|".join(forms), options(longest_match=True))
-
-
-def _encodings(value: str) -> Iterator[bytes]:
-    """Yield the usual encodings of a value, each in one spelling."""
-    data = value.encode("utf-8", "surrogatepass")
-    yield from (data, data.hex().encode(), data.hex().upper().encode())
-    import html  # loads a list of two thousand names, which is seldom needed
-    import json
-    from urllib.parse import quote, quote_plus
-
-    yield from (quote(data).encode(), quote(data, safe="").encode(), quote_plus(data).encode())
-
-    yield from (html.escape(value).encode("utf-8", "surrogatepass"), quote(quote(data, safe="")).encode())
-    yield from (
-        json.dumps(json.dumps(value))[3:-3].encode(),
-        json.dumps(value)[1:-1].encode(),
-        json.dumps(value, ensure_ascii=False)[1:-1].encode("utf-8", "surrogatepass"),
-    )
-    for core in base64_cores(data):
-        yield from (core, core.translate(bytes.maketrans(b"+/", b"-_")))
 
 
 def _spelt(char: str) -> bytes:
@@ -381,43 +358,10 @@ def _spelt(char: str) -> bytes:
 
 
 def spellings(char: str) -> list[bytes]:
-    """Return a character literally, then as encoders write it (%XX, JSON, Python, HTML); those are case-insensitive."""
-    data, units = char.encode("utf-8", "surrogatepass"), char.encode("utf-16-be", "surrogatepass").hex()
-    if char in _PLAIN:
-        return [data]
-    choices = [
-        "".join(f"%{byte:02x}" for byte in data),
-        "".join(f"\\u{units[i : i + 4]}" for i in range(0, len(units), 4)),
-        f"\\x{ord(char):02x}",
-        "".join(f"%25{byte:02x}" for byte in data),  # a URL inside another
-        *(f"&#{number};" for number in (ord(char), f"{ord(char):03}", f"x{ord(char):02x}")),
-    ]
-    if char in _HTML:
-        choices.append(f"&{_HTML[char]};")
-    if char in _ESCAPES:
-        import json
-
-        choices.append("\\" + _ESCAPES[char])
-        choices.append(json.dumps("\\" + _ESCAPES[char])[1:-1])  # a JSON text inside another
-    if char == " ":
-        choices.append("+")
-    if _is_invisible(char):
-        choices.append("")
-    return [data, *(choice.encode() for choice in choices)]
+    """Return a character in all its spellings, literally first: also as nothing, if sanitising may have removed it."""
+    return [*encodings.spellings(char), *([b""] if _is_invisible(char) else [])]
 
 
 def _as_it_is(char: str) -> bytes:
     data = re.escape(char.encode("utf-8", "surrogatepass"))
     return b"(?:%s)?" % data if _is_invisible(char) else data
-
-
-def base64_cores(value: bytes) -> Iterator[bytes]:
-    """Yield the base64 characters that depend on the value alone, for each of its three alignments in a group of
-    bytes.
-    """
-    for shift in range(3):
-        core = binascii.b2a_base64(bytes(shift) + value, newline=False)[
-            (8 * shift + 5) // 6 : 8 * (shift + len(value)) // 6
-        ]
-        if len(core) >= _MIN_BASE64:
-            yield core

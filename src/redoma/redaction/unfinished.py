@@ -12,9 +12,10 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from ..lib.encodings import base64_cores
 from ..lib.patterns import lazy_pattern
 from . import checks
-from .redactor import Redactor, base64_cores, spellings
+from .redactor import MIN_BASE64, Redactor, spellings
 from .scanner import options
 
 _KEY_BEGIN = lazy_pattern(rb"-----BEGIN [A-Z ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
@@ -149,7 +150,7 @@ def _forms(value: str) -> Iterator[_Form]:
         ]
     )
     yield _Form([(digit.upper(), digit) for digit in (bytes([byte]) for byte in data.hex().encode())])
-    for core in base64_cores(data):
+    for core in base64_cores(data, MIN_BASE64):
         pieces: list[tuple[bytes, ...]] = []
         for byte in core:
             pieces += [({0x2B: (b"+", b"-"), 0x2F: (b"/", b"_")}.get(byte, (bytes([byte]),))), (b"\n", b"")]

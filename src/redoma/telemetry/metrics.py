@@ -167,13 +167,21 @@ def watch(backend: str, pool: Pool) -> None:
 
 def pooled() -> dict[str, int]:
     """Return how many cells and containers all pools of this process have, by their state: armed, running …"""
-    with _lock:
-        pools = list(_pools)
     found: dict[str, int] = {}
-    for pool in pools:
-        for state, count in pool.counts().items():
-            found[state] = found.get(state, 0) + count
+    for (_, state), count in pool_counts().items():
+        found[state] = found.get(state, 0) + count
     return found
+
+
+def pool_counts() -> dict[tuple[str, str], int]:
+    """Return the same by backend and state."""
+    with _lock:
+        pools = list(_pools.items())
+    totals: dict[tuple[str, str], int] = {}
+    for pool, backend in pools:  # without our lock: a pool has its own
+        for state, count in pool.counts().items():
+            totals[backend, state] = totals.get((backend, state), 0) + count
+    return totals
 
 
 class Collector:
@@ -199,17 +207,6 @@ class Collector:
 
 
 COLLECTOR = Collector()
-
-
-def pool_counts() -> dict[tuple[str, str], int]:
-    """How many cells and containers are in each state, by backend and state."""
-    with _lock:
-        pools = list(_pools.items())
-    totals: dict[tuple[str, str], int] = {}
-    for pool, backend in pools:  # without our lock: a pool has its own
-        for state, count in pool.counts().items():
-            totals[backend, state] = totals.get((backend, state), 0) + count
-    return totals
 
 
 def registry() -> CollectorRegistry:

@@ -50,7 +50,7 @@ class Stage:
     def impostor(self, code: str, **options: Any) -> Result:
         """Run Python in place of our host inside the cell, as if it had taken over everything there."""
         asked = self.scripts.ask("", ("script.lua",), cast(Options, options))
-        boot: Callable[[host.Job], str] = lambda _: _TALKING + code  # noqa: E731
+        boot: Callable[[host.ScriptJob], str] = lambda _: _TALKING + code  # noqa: E731
         assert self.scripts._cells is not None
         on = LuaBackend(self.scripts._cells, Broker(self.executor.core), boot)
         return self.executor.wait(self.executor.core.submit(msgspec.structs.replace(asked, own_backend=on)))

@@ -72,10 +72,10 @@ def _waits(node: LocalNode) -> bool:
 async def test_without_a_way_to_the_port_ray_carries_everything(
     cluster: LocalCluster, cluster_executor: AsyncExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def refused(*_: Any) -> lines.Line:
+    async def refused(*_: Any) -> lines.NodeLine:
         raise OSError("no route to host")
 
-    monkeypatch.setattr(lines.Line, "connect", refused)
+    monkeypatch.setattr(lines.NodeLine, "connect", refused)
     node = cluster.add("one", {"jail": Cells(SHORT)}, address=HERE)
     assert (await run(cluster_executor, "short")).stdout == "done\n"
     assert len(node.seen) > 2
@@ -144,7 +144,7 @@ async def test_a_stranger_is_told_nothing(cluster: LocalCluster) -> None:
         except ConnectionResetError:
             continue
     assert total(cells) == 0
-    line = await lines.Line.connect(HERE, port, seal, "one")  # the control: who has the key is heard
+    line = await lines.NodeLine.connect(HERE, port, seal, "one")  # the control: who has the key is heard
     hello = seal.call("one", protocol.NO_LINK, protocol.Hello())
     assert isinstance(seal.open_answer("one", hello, await line.call(hello)), protocol.Welcome)
     line.close()
@@ -164,12 +164,12 @@ async def test_connections_are_bounded(cluster: LocalCluster, monkeypatch: pytes
     node = cluster.add("one", {"jail": Cells()}, address=HERE)
     port = port_of(cluster, node)
     seal = protocol.Seal(KEY)
-    held = [await lines.Line.connect(HERE, port, seal, "one") for _ in range(2)]
+    held = [await lines.NodeLine.connect(HERE, port, seal, "one") for _ in range(2)]
     with pytest.raises(ConnectionError):
-        await lines.Line.connect(HERE, port, seal, "one")
+        await lines.NodeLine.connect(HERE, port, seal, "one")
     held.pop().close()
     await until(lambda: len(connections(node)) == 1)
-    (await lines.Line.connect(HERE, port, seal, "one")).close()
+    (await lines.NodeLine.connect(HERE, port, seal, "one")).close()
     held.pop().close()
 
 

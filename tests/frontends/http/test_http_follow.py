@@ -7,13 +7,15 @@ import asyncio
 import msgspec
 
 from redoma.frontends.http.bodies import RunBody
-from redoma.frontends.http.jobs import Job, follow
+from redoma.frontends.http.jobs import RunJob, follow
 from redoma.frontends.http.run_table import Row
 from redoma.models import Chunk
 
 
 async def test_what_happens_while_a_slow_reader_reads_is_not_missed() -> None:
-    job = Job(Row(id="a" * 32, key="k", mode="stream", created=0.0, body=RunBody(code="1")), durable=False, secrets={})
+    job = RunJob(
+        Row(id="a" * 32, key="k", mode="stream", created=0.0, body=RunBody(code="1")), durable=False, secrets={}
+    )
     seen = []
     async with asyncio.timeout(10):
         async for name, data in follow(job, asyncio.Event()):

@@ -17,7 +17,7 @@ from pace import SLOW
 from redoma.approval import Ledger
 from redoma.config import AuditConfig, Config, ServerConfig
 from redoma.frontends.http.bodies import RunBody, SomeLimits
-from redoma.frontends.http.jobs import Job
+from redoma.frontends.http.jobs import RunJob
 from redoma.frontends.http.keys import Keys
 from redoma.frontends.http.numbers import sample
 from redoma.frontends.http.problems import Answered
@@ -59,7 +59,7 @@ async def test_a_run_that_is_cancelled_while_its_approval_is_read_does_not_run(
     monkeypatch.setattr(Ledger, "expire", slow_expire)
     body = RunBody(code="print('approved run')", limits=SomeLimits(time=90), reason="it takes long")
     job, _ = await service.accept(key, body, "async")
-    assert isinstance(job, Job)
+    assert isinstance(job, RunJob)
     assert (await service.ended(job)).state == "waiting"
     ask, now = service.ledger.load(job.row.approval).ask, datetime.now(UTC)
     service.ledger.answer(
@@ -84,7 +84,7 @@ async def test_a_run_whose_key_cannot_be_read_ends(service: Service, monkeypatch
 
     monkeypatch.setattr(Keys, "get", fails)
     job, _ = await service.accept(key, RunBody(code="1"), "async")
-    assert isinstance(job, Job)
+    assert isinstance(job, RunJob)
     with pytest.raises(StoreError, match="can't be read"):
         await asyncio.wait_for(service.ended(job), 10 * SLOW)
     assert (job.row.state, service.quotas.waiting) == ("interrupted", 0)
@@ -99,8 +99,8 @@ async def test_a_run_waits_from_its_acceptance_until_it_has_a_slot_or_is_cancell
         assert service.quotas.waiting == 1
         second, _ = await service.accept(key, RunBody(code="2"), "async")
         assert service.quotas.waiting == 2
-        assert isinstance(first, Job)
-        assert isinstance(second, Job)
+        assert isinstance(first, RunJob)
+        assert isinstance(second, RunJob)
         assert (await asyncio.wait_for(service.cancel(key, second.row.id), 10 * SLOW)).state == "cancelled"
         assert service.quotas.waiting == 1
     assert (await asyncio.wait_for(service.ended(first), 30 * SLOW)).state == "done"

@@ -37,62 +37,62 @@ _HEADER = struct.Struct("!I")
 _PACKAGES = str(Path(__file__).parents[3])
 
 
-class _Asked(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="do"):
+class _ScriptMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="do"):
     """A message from a script. Its strings are Lua's bytes, one character each: see `as_bytes` and `as_text`."""
 
 
-class Print(_Asked, frozen=True, tag="print"):
+class Print(_ScriptMessage, frozen=True, tag="print"):
     text: str
 
 
-class Get(_Asked, frozen=True, tag="get"):
+class Get(_ScriptMessage, frozen=True, tag="get"):
     entry: str
 
 
-class Release(_Asked, frozen=True, tag="release"):
+class Release(_ScriptMessage, frozen=True, tag="release"):
     executor: int
 
 
-class Exec(_Asked, frozen=True, tag="exec"):
+class Exec(_ScriptMessage, frozen=True, tag="exec"):
     executor: int
     command: str | Annotated[list[str], msgspec.Meta(min_length=1)]
     work_dir: str | None
     env: dict[str, str]
 
 
-class Start(_Asked, frozen=True, tag="start"):
+class Start(_ScriptMessage, frozen=True, tag="start"):
     process: int
 
 
-class Write(_Asked, frozen=True, tag="write"):
+class Write(_ScriptMessage, frozen=True, tag="write"):
     text: str
     process: int
 
 
-class CloseStdin(_Asked, frozen=True, tag="close_stdin"):
+class CloseStdin(_ScriptMessage, frozen=True, tag="close_stdin"):
     process: int
 
 
-class Signal(_Asked, frozen=True, tag="signal"):
+class Signal(_ScriptMessage, frozen=True, tag="signal"):
     process: int
     number: int
 
 
-class Wait(_Asked, frozen=True, tag="wait"):
+class Wait(_ScriptMessage, frozen=True, tag="wait"):
     process: int
 
 
-class Close(_Asked, frozen=True, tag="close"):
+class Close(_ScriptMessage, frozen=True, tag="close"):
     process: int
 
 
-class Read(_Asked, frozen=True, tag="read"):
+class Read(_ScriptMessage, frozen=True, tag="read"):
     process: int
     stream: Stream
     size: Annotated[int, msgspec.Meta(gt=0)] | None
 
 
-class CloseStream(_Asked, frozen=True, tag="close_stream"):
+class CloseStream(_ScriptMessage, frozen=True, tag="close_stream"):
     process: int
     stream: Stream
 
@@ -137,7 +137,7 @@ class Broker(Protocol):
         """End everything that the script started; called when the script has ended."""
 
 
-Boot = Callable[[host.Job], str]
+Boot = Callable[[host.ScriptJob], str]
 """Returns the code that runs a script on another backend."""
 
 
@@ -148,12 +148,12 @@ def cells() -> JailBackend:
     return JailBackend(minimum=0, preload=("lupa.lua54",), prelude=host.__name__)
 
 
-def in_cell(job: host.Job) -> str:
+def in_cell(job: host.ScriptJob) -> str:
     """Return the code that runs a script in one of `cells`."""
     return f"{host.PROGRAM}({job!r})"
 
 
-def on_host(job: host.Job) -> str:
+def on_host(job: host.ScriptJob) -> str:
     """Return the code that runs a script on the host, with no boundary but Lua itself: for trusted scripts."""
     return f"import sys; sys.path.append({_PACKAGES!r}); from redoma.backends.lua import host; host.run({job!r})"
 

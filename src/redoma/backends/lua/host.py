@@ -42,7 +42,7 @@ _FIELDS = {
 """The questions and the names of their arguments. `exec` and `exit` are handled below."""
 
 
-class Job(TypedDict):
+class ScriptJob(TypedDict):
     """The script to run. It is passed into the cell as the text of a dictionary, so it is plain data."""
 
     source: str
@@ -84,7 +84,7 @@ def make() -> Run:
     return world
 
 
-def run(job: Job) -> None:
+def run(job: ScriptJob) -> None:
     """Run a script: the only thing that a cell is asked to do. Raises `LuaError` if the script fails."""
     sys.excepthook = _complain
     world = _state.pop() if _state else make()

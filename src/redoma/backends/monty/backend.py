@@ -236,7 +236,7 @@ def _programs() -> dict[str, str]:
         raise BackendUnavailable("the monty workers don't start", why=str(error), next=pip_install(_PACKAGE)) from error
 
 
-def _job(request: Request) -> session.Job:
+def _job(request: Request) -> session.MontyJob:
     limits = request.limits
     return {
         "code": request.code,

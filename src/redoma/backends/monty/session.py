@@ -35,7 +35,7 @@ _MAX_ITEMS = 99_000
 _MAX_INT_BITS = 14_000  # CPython refuses to print an int of more than about 4300 digits, so callers could not either
 
 
-class Job(TypedDict):
+class MontyJob(TypedDict):
     """The code to run, and its limits. It is passed into the cell as the text of a dictionary, so it is plain data."""
 
     code: str
@@ -77,7 +77,7 @@ def start(workers: int, *, binary: str | None = None, checkouts: int = 1) -> pyd
     return pool.__enter__()
 
 
-def checkout(pool: pydantic_monty.Monty, job: Job) -> pydantic_monty.MontySession:
+def checkout(pool: pydantic_monty.Monty, job: MontyJob) -> pydantic_monty.MontySession:
     """Return a session, which gets its own worker when it is entered."""
     return pool.checkout(
         script_name="main.py",
@@ -99,7 +99,7 @@ class Feed:
 
     def __init__(
         self,
-        job: Job,
+        job: MontyJob,
         *,
         say: Callable[[Literal["stdout", "stderr"], str], None],
         wait: Callable[[float], None],
@@ -248,7 +248,7 @@ def arm() -> dict[str, Any]:
     # The first of its two sessions is a warm-up: it loads the pages that the second would otherwise wait for.
     pool = start(1, binary=f"{PROGRAMS}/{PROGRAM}", checkouts=2)
     _kept.append(pool)
-    job = Job(
+    job = MontyJob(
         code="", env={}, files=False, time=9.0, cpu=9.0, memory=1 << 26, recursion=100, writes=0, value=1000, seed=0
     )
     with checkout(pool, job) as session:
@@ -257,7 +257,7 @@ def arm() -> dict[str, Any]:
     return {PROGRAM: run}
 
 
-def run(job: Job) -> Ended:
+def run(job: MontyJob) -> Ended:
     """Run the code: the only thing that a cell is asked to do."""
     import pydantic_monty as monty
 

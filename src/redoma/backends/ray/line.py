@@ -99,7 +99,7 @@ class Listener:
             return  # the reader of this connection notices, too
 
 
-class Line:
+class NodeLine:
     """A client's connection to a node. Made by `connect`."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -109,7 +109,7 @@ class Line:
         self._reading: asyncio.Task[None] | None = None
 
     @classmethod
-    async def connect(cls, host: str, port: int, seal: protocol.Seal, node: str) -> Line:
+    async def connect(cls, host: str, port: int, seal: protocol.Seal, node: str) -> NodeLine:
         """Connect to a node. Raises `OSError` or `TimeoutError` if it can't be reached, and `NotOurs` if what answers
         there doesn't have the key.
         """

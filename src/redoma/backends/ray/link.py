@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ... import __version__
 from ...lib.errors import BackendError
 from . import protocol
-from .line import Line
+from .line import NodeLine
 
 if TYPE_CHECKING:
     from .hub import Flight
@@ -34,7 +34,7 @@ async def ask(
     link: bytes,
     call: protocol.Call,
     seconds: float,
-    line: Line | None = None,
+    line: NodeLine | None = None,
 ) -> protocol.Answer:
     """Make one call, directly if there is a `line` and else through Ray, and return the answer. Raises `TimeoutError`,
     `OSError` or `ActorUnavailableError` if the call may be repeated, otherwise `Lost`.
@@ -97,7 +97,7 @@ class Link:
         self._arrived: set[str] = set()
         """Digests of the environments that were sent over this link."""
         self._answered = time.monotonic()
-        self._line: Line | None = None
+        self._line: NodeLine | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._ended = False
 
@@ -289,7 +289,7 @@ class Link:
         if self.about is None or not self.about.port:
             return
         try:
-            self._line = await Line.connect(self.about.address, self.about.port, self._seal, self.node)
+            self._line = await NodeLine.connect(self.about.address, self.about.port, self._seal, self.node)
         except (OSError, protocol.NotOurs):
             self._line = None  # there is Ray
 
@@ -299,7 +299,7 @@ class Link:
             if self._line is None:
                 await self._connect()
 
-    def _hang_up(self, line: Line | None) -> None:
+    def _hang_up(self, line: NodeLine | None) -> None:
         if line is not None:
             line.close()
         if self._line is line:

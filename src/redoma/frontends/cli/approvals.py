@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 import msgspec
@@ -41,7 +41,8 @@ def _ledger(state: State) -> Ledger:
     from redoma.config import state_directory
 
     audit = audit_log(state).append if state.config.audit.enabled else lambda kind, run, data: None
-    return Ledger(open_store(state_directory()), audit, separate=state.config.approval.separate)
+    approval = state.config.approval
+    return Ledger(open_store(state_directory()), audit, separate=approval.separate, expires=approval.expires)
 
 
 @approvals.command("list")
@@ -91,15 +92,14 @@ def show(state: State, id: str) -> None:  # noqa: A002 - the argument's name on 
 @click.pass_obj
 def approve(state: State, id: str, reason: str, pin_until: datetime | None) -> None:  # noqa: A002 - as above
     """Approve exactly this: for one run, or with --pin-until for any number of unchanged runs."""
-    now = datetime.now(UTC)
-    until = now + timedelta(seconds=state.config.approval.expires)
+    until = None
     if pin_until is not None:
         from redoma.approval import LAST_YEAR
 
         if pin_until.year >= LAST_YEAR:
             raise click.BadParameter(f"a pin ends before {LAST_YEAR}: give an earlier date", param_hint="--pin-until")
         until = pin_until.replace(tzinfo=UTC) + timedelta(days=1)
-    _answer(state, id, decision="approved", reason=reason, at=now, expires=until, pinned=pin_until is not None)
+    _answer(state, id, "approved", reason, pinned_until=until)
 
 
 @approvals.command("deny")
@@ -109,7 +109,7 @@ def approve(state: State, id: str, reason: str, pin_until: datetime | None) -> N
 @click.pass_obj
 def deny(state: State, id: str, reason: str) -> None:  # noqa: A002 - as above
     """Refuse a request."""
-    _answer(state, id, decision="denied", reason=reason, at=datetime.now(UTC))
+    _answer(state, id, "denied", reason)
 
 
 @approvals.command("pins")
@@ -135,13 +135,20 @@ def unpin(state: State, id: str, reason: str) -> None:  # noqa: A002 - as above
     emit(ledger.load(ask.id), _decided, shape=_shape)
 
 
-def _answer(state: State, prefix: str, **said: Any) -> None:
+def _answer(
+    state: State,
+    prefix: str,
+    decision: Literal["approved", "denied"],
+    reason: str,
+    *,
+    pinned_until: datetime | None = None,
+) -> None:
     from redoma.pipeline.intake import user
 
     ledger = _ledger(state)
     ask = ledger.load(ledger.whole_id(prefix)).ask
     # The approver is the user by the operating system: no option or variable changes that.
-    ledger.answer(ask.answer(approver=user(), **said))
+    ledger.answer(ledger.reply(ask, decision, approver=user(), reason=reason, pinned_until=pinned_until))
     emit(ledger.load(ask.id), _decided, shape=_shape)
 
 

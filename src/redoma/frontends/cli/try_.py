@@ -159,7 +159,7 @@ def _ask(executor: Executor, result: Result, effect: Effect, named: Iterable[str
         drop_typed_input()
         answer = click.prompt(
             "[a]pply, [c]hoose files, [s]how diff, [d]iscard or [k]eep for later?",
-            type=_Answer(["apply", "choose", "show", "discard", "keep"]),
+            type=_WordChoice(["apply", "choose", "show", "discard", "keep"]),
             default="keep",
             show_choices=False,  # the question lists them
             err=True,
@@ -188,7 +188,7 @@ def _is_chosen(path: str) -> bool:
     return click.confirm(f"  {name(path)}?", err=True)
 
 
-class _Answer(click.Choice[str]):
+class _WordChoice(click.Choice[str]):
     """One of the words, or the beginning of it. Each has a first letter of its own."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:

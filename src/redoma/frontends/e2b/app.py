@@ -17,7 +17,7 @@ from ...sessions import AsyncSession
 from ..http.keys import Key
 from . import code, control, filesystem, processes, transfer
 from .sandboxes import USERS, Sandbox, Sandboxes
-from .wire import Asked, Gone, Problem, problem_of
+from .wire import E2bRequest, Gone, Problem, problem_of
 
 if TYPE_CHECKING:
     from ..http.service import Service
@@ -71,40 +71,40 @@ class Endpoint:
         if scope["type"] != "http":
             return
         path = "/" + scope["path"].removeprefix("/e2b/").strip("/")
-        asked = Asked(scope, receive, send, path)
+        request = E2bRequest(scope, receive, send, path)
         service, _, method = path[1:].partition("/")
         calls = {"process.Process": processes.CALLS, "filesystem.Filesystem": filesystem.CALLS}.get(service, {})
         if method in calls:
             kind, call = calls[method]
-            await self._call(asked, call, stream=kind == "stream")
+            await self._call(request, call, stream=kind == "stream")
         else:
-            await self._route(asked)
+            await self._route(request)
 
-    async def _call(self, asked: Asked, call: Any, *, stream: bool) -> None:
+    async def _call(self, request: E2bRequest, call: Any, *, stream: bool) -> None:
         try:
-            if asked.method != "POST":
+            if request.method != "POST":
                 raise Problem("unimplemented", "calls are POST requests", status=405)
-            sandbox = self._sandbox(asked)
-            _must_be_the_user(_basic_user(asked))
-            await call(asked, sandbox)
+            sandbox = self._sandbox(request)
+            _must_be_the_user(_basic_user(request))
+            await call(request, sandbox)
         except Exception as error:  # every error gets an answer
-            await _answer_call(asked, problem_of(self._error_to_answer(asked, error)), stream=stream)
+            await _answer_call(request, problem_of(self._error_to_answer(request, error)), stream=stream)
 
-    async def _route(self, asked: Asked) -> None:
+    async def _route(self, request: E2bRequest) -> None:
         try:
-            await self._dispatch(asked)
+            await self._dispatch(request)
         except Exception as error:  # every error gets an answer
-            problem = problem_of(self._error_to_answer(asked, error))
-            if asked.begun:
+            problem = problem_of(self._error_to_answer(request, error))
+            if request.begun:
                 raise  # too late for an answer: the connection is closed
             headers = {"retry-after": str(problem.retry)} if problem.retry else {"should-retry": "false"}
-            await asked.answer(
+            await request.answer(
                 {"code": problem.status, "message": problem.message}, status=problem.status, headers=headers
             )
 
-    def _error_to_answer(self, asked: Asked, error: Exception) -> Exception:
+    def _error_to_answer(self, request: E2bRequest, error: Exception) -> Exception:
         """Return the error to answer: `Gone` if the sandbox ended while the request was handled."""
-        named = asked.header("e2b-sandbox-id")
+        named = request.header("e2b-sandbox-id")
         if named and not isinstance(error, Problem):
             try:
                 self.sandboxes.running(named)
@@ -114,37 +114,37 @@ class Endpoint:
 
     # --- control plane ---
 
-    async def _dispatch(self, asked: Asked) -> None:
-        _must_be_our_port(_named(asked)[1])
-        found = _CONTROL.match(asked.path)
+    async def _dispatch(self, request: E2bRequest) -> None:
+        _must_be_our_port(_named(request)[1])
+        found = _CONTROL.match(request.path)
         if found is not None:
-            await self._control(asked, found[1] or "", found[2] or "")
-        elif asked.path == "/health":
-            await self._health(asked)
-        elif asked.path == "/files":
-            await self._files(asked)
-        elif asked.path in ("/execute", "/contexts") or asked.path.startswith("/contexts/"):
-            await self._code(asked)
+            await self._control(request, found[1] or "", found[2] or "")
+        elif request.path == "/health":
+            await self._health(request)
+        elif request.path == "/files":
+            await self._files(request)
+        elif request.path in ("/execute", "/contexts") or request.path.startswith("/contexts/"):
+            await self._code(request)
         else:
-            self._key(asked)
-            what = asked.path.strip("/").partition("/")[0][:40]
-            raise Problem("unimplemented" if asked.header("x-api-key") else "not_found", f"there is no {what!r} here")
+            self._key(request)
+            what = request.path.strip("/").partition("/")[0][:40]
+            raise Problem("unimplemented" if request.header("x-api-key") else "not_found", f"there is no {what!r} here")
 
-    async def _control(self, asked: Asked, sandbox: str, action: str) -> None:
-        key = self._key(asked)
-        if not sandbox and asked.method == "POST":
-            await control.create(asked, self.sandboxes, key)
-        elif not sandbox and asked.method == "GET":
-            await control.list_all(asked, self.sandboxes, key)
+    async def _control(self, request: E2bRequest, sandbox: str, action: str) -> None:
+        key = self._key(request)
+        if not sandbox and request.method == "POST":
+            await control.create(request, self.sandboxes, key)
+        elif not sandbox and request.method == "GET":
+            await control.list_all(request, self.sandboxes, key)
         else:
-            handler = _ACTIONS.get((asked.method, action))
+            handler = _ACTIONS.get((request.method, action))
             if handler is None:
                 raise Problem("unimplemented", f"this server does not have {_ABSENT.get(action, 'that')}")
-            await handler(asked, self.sandboxes, key, self.sandboxes.owned(key, sandbox))
+            await handler(request, self.sandboxes, key, self.sandboxes.owned(key, sandbox))
 
-    def _key(self, asked: Asked) -> Key:
+    def _key(self, request: E2bRequest) -> Key:
         """Return the API key that was sent. Raises `Problem` if it is not valid, `Answered` if it is used too often."""
-        text = asked.header("x-api-key")
+        text = request.header("x-api-key")
         if (packed := _KEY.match(text)) is not None and len(packed[1]) % 2 == 0:
             text = bytes.fromhex(packed[1]).decode("latin-1")
         key = self._service.keys.authenticate(text)
@@ -159,17 +159,17 @@ class Endpoint:
 
     # --- data plane ---
 
-    async def _health(self, asked: Asked) -> None:
-        sandbox, _ = _named(asked)
+    async def _health(self, request: E2bRequest) -> None:
+        sandbox, _ = _named(request)
         if sandbox:
             self.sandboxes.running(sandbox)
-        await asked.answer(status=204)
+        await request.answer(status=204)
 
-    async def _files(self, asked: Asked) -> None:
-        operation: Any = {"GET": "read", "POST": "write"}.get(asked.method)
+    async def _files(self, request: E2bRequest) -> None:
+        operation: Any = {"GET": "read", "POST": "write"}.get(request.method)
         if operation is None:
             raise Problem("unimplemented", "files are read by GET and written by POST", status=405)
-        query = asked.query
+        query = request.query
         user = query.get("username", "")
         if query.get("signature"):
             until = query.get("signature_expiration", "")
@@ -178,58 +178,58 @@ class Endpoint:
             sandbox = self.sandboxes.signed(query["signature"], query.get("path", ""), operation, user, until)
             self._service.quotas.take_rate(sandbox.key)
         else:
-            sandbox = self._sandbox(asked)
+            sandbox = self._sandbox(request)
         _must_be_the_user(user)
         if operation == "read":
-            await transfer.download(asked, sandbox)
+            await transfer.download(request, sandbox)
         else:
-            await transfer.upload(asked, sandbox, self._service.settings.max_body)
+            await transfer.upload(request, sandbox, self._service.settings.max_body)
 
-    async def _code(self, asked: Asked) -> None:
-        sandbox = self._sandbox(asked, by_traffic_token=True)
-        _, _, rest = asked.path.strip("/").partition("/")
+    async def _code(self, request: E2bRequest) -> None:
+        sandbox = self._sandbox(request, by_traffic_token=True)
+        _, _, rest = request.path.strip("/").partition("/")
         context, _, action = rest.partition("/")
-        match asked.method, asked.path, action:
+        match request.method, request.path, action:
             case "POST", "/execute", _:
-                await code.execute(asked, sandbox)
+                await code.execute(request, sandbox)
             case "GET", "/contexts", _:
-                await code.contexts(asked, sandbox)
+                await code.contexts(request, sandbox)
             case "POST", "/contexts", _:
-                await code.create_context(asked, sandbox)
+                await code.create_context(request, sandbox)
             case "DELETE", _, "" if context:
-                await code.remove_context(asked, sandbox, context)
+                await code.remove_context(request, sandbox, context)
             case "POST", _, "restart":
-                await code.restart_context(asked, sandbox, context)
+                await code.restart_context(request, sandbox, context)
             case _:
                 raise Problem("unimplemented", "there is no such call", status=405)
 
-    def _sandbox(self, asked: Asked, *, by_traffic_token: bool = False) -> Sandbox:
+    def _sandbox(self, request: E2bRequest, *, by_traffic_token: bool = False) -> Sandbox:
         """Return the sandbox of a data-plane request. Raises `Gone`, or `Problem` if the token is wrong."""
-        name, port = _named(asked)
+        name, port = _named(request)
         if not name:
             raise Problem("invalid_argument", "the request names no sandbox")
         sandbox = self.sandboxes.running(name)
         _must_be_our_port(port)
-        good = _is_token(asked.header("x-access-token"), sandbox.token)
+        good = _is_token(request.header("x-access-token"), sandbox.token)
         if by_traffic_token:
-            good = _is_token(asked.header("e2b-traffic-access-token"), sandbox.traffic_token) or good
+            good = _is_token(request.header("e2b-traffic-access-token"), sandbox.traffic_token) or good
         if not good:
             raise Problem("unauthenticated", "the access token is not that of the sandbox")
         self._service.quotas.take_rate(sandbox.key)
         return sandbox
 
 
-async def _answer_call(asked: Asked, problem: Problem, *, stream: bool) -> None:
+async def _answer_call(request: E2bRequest, problem: Problem, *, stream: bool) -> None:
     """Answer an error in the form of the Connect protocol. A missing sandbox is a plain HTTP 502."""
     if stream and problem.status != 502:
-        if not asked.begun:
-            await asked.begin_stream()
-        await asked.end_stream(problem)
+        if not request.begun:
+            await request.begin_stream()
+        await request.end_stream(problem)
     elif problem.status == 502:
-        await asked.answer({"code": 502, "message": problem.message}, status=502)
+        await request.answer({"code": 502, "message": problem.message}, status=502)
     else:
         status = 400 if problem.code == "failed_precondition" else problem.status
-        await asked.answer({"code": problem.code, "message": problem.message}, status=status)
+        await request.answer({"code": problem.code, "message": problem.message}, status=status)
 
 
 def _must_be_our_port(port: str) -> None:
@@ -243,16 +243,16 @@ def _is_token(given: str, token: str) -> bool:
     return hmac.compare_digest(given.encode(), token.encode())
 
 
-def _named(asked: Asked) -> tuple[str, str]:
+def _named(request: E2bRequest) -> tuple[str, str]:
     """Return the sandbox id and port that a request names, in its headers or its host name."""
-    host = _HOST.match(asked.header("host"))
-    name = asked.header("e2b-sandbox-id") or (host[2] if host else "")
-    return name, asked.header("e2b-sandbox-port") or (host[1] if host else "")
+    host = _HOST.match(request.header("host"))
+    name = request.header("e2b-sandbox-id") or (host[2] if host else "")
+    return name, request.header("e2b-sandbox-port") or (host[1] if host else "")
 
 
-def _basic_user(asked: Asked) -> str:
+def _basic_user(request: E2bRequest) -> str:
     """Return the user that a call should run as, or an empty string."""
-    kind, _, text = asked.header("authorization").partition(" ")
+    kind, _, text = request.header("authorization").partition(" ")
     if kind.lower() != "basic":
         return ""
     try:

@@ -13,7 +13,7 @@ from ...backends import display
 from ...models import Chunk, Display, Result, Status
 from ...sessions.runs import AsyncSessionRun, RunOptions
 from .sandboxes import HOME, Context, Sandbox, language_of
-from .wire import Asked, Problem, problem_of
+from .wire import E2bRequest, Problem, problem_of
 
 _FORMATS = {
     "text/plain": "text",
@@ -54,9 +54,9 @@ class NewContext(msgspec.Struct):
     cwd: _Text | None = None
 
 
-async def execute(asked: Asked, sandbox: Sandbox) -> None:
+async def execute(request: E2bRequest, sandbox: Sandbox) -> None:
     """Run code and stream its output and results. If the client disconnects, the code is interrupted."""
-    body = await asked.json(Execute)
+    body = await request.json(Execute)
     if body.context_id and body.language:
         raise Problem("invalid_argument", "give a context or a language, not both")
     context = sandbox.context(body.context_id, body.language)
@@ -76,37 +76,37 @@ async def execute(asked: Asked, sandbox: Sandbox) -> None:
     nothing = ":" if language == "bash" else "pass"
     run = sandbox.session.stream(code or nothing, language, **options)
     context.executions += 1
-    await asked.begin(200, {"content-type": "application/x-ndjson"})
-    await asked.until_gone(_follow(asked, sandbox, run, context.executions))
+    await request.begin(200, {"content-type": "application/x-ndjson"})
+    await request.until_gone(_follow(request, sandbox, run, context.executions))
 
 
-async def _follow(asked: Asked, sandbox: Sandbox, run: AsyncSessionRun, number: int) -> None:
-    await _say(asked, "number_of_executions", execution_count=number)
+async def _follow(request: E2bRequest, sandbox: Sandbox, run: AsyncSessionRun, number: int) -> None:
+    await _say(request, "number_of_executions", execution_count=number)
     has_value = False
     try:
         async with run:
             while (event := await run.next_event()) is not None:
                 if isinstance(event, Chunk):
-                    await _say(asked, event.stream, text=event.text, timestamp=time.time_ns())
+                    await _say(request, event.stream, text=event.text, timestamp=time.time_ns())
                 else:
                     has_value = has_value or event.is_value
-                    await _say(asked, "result", **_shown(event))
+                    await _say(request, "result", **_shown(event))
             result = run.result
         if result.status is Status.FAILED and not sandbox.session.alive:
             return  # the SDK takes an unfinished answer as a sign that the sandbox was killed
         if result.value_repr is not None and not has_value:
-            await _say(asked, "result", text=unquoted(result.value_repr), is_main_result=True)
+            await _say(request, "result", text=unquoted(result.value_repr), is_main_result=True)
         if result.status is not Status.OK:
-            await _say(asked, "error", **_error(result, run.traceback))
+            await _say(request, "error", **_error(result, run.traceback))
     except Exception as error:  # too late for an error status: report it in the stream
         problem = problem_of(error)
-        await _say(asked, "error", name="SandboxError", value=problem.message, traceback="")
-    await _say(asked, "end_of_execution")
-    await asked.end()
+        await _say(request, "error", name="SandboxError", value=problem.message, traceback="")
+    await _say(request, "end_of_execution")
+    await request.end()
 
 
-async def _say(asked: Asked, kind: str, **more: Any) -> None:
-    await asked.piece(msgspec.json.encode({"type": kind, **more}) + b"\n")
+async def _say(request: E2bRequest, kind: str, **more: Any) -> None:
+    await request.piece(msgspec.json.encode({"type": kind, **more}) + b"\n")
 
 
 def _shown(display: Display) -> dict[str, Any]:
@@ -184,34 +184,34 @@ def _described(context: Context) -> dict[str, str]:
     return {"id": context.id, "language": context.language, "cwd": context.cwd}
 
 
-async def contexts(asked: Asked, sandbox: Sandbox) -> None:
+async def contexts(request: E2bRequest, sandbox: Sandbox) -> None:
     """Answer the contexts of a sandbox."""
-    await asked.answer([_described(each) for each in sandbox.contexts.values()])
+    await request.answer([_described(each) for each in sandbox.contexts.values()])
 
 
-async def create_context(asked: Asked, sandbox: Sandbox) -> None:
+async def create_context(request: E2bRequest, sandbox: Sandbox) -> None:
     """Create a context, and its working directory if it does not exist."""
-    body = await asked.json(NewContext)
+    body = await request.json(NewContext)
     cwd = outside(body.cwd or HOME)
     await sandbox.session.files.make_dir(inside(cwd))  # no error if it exists
-    await asked.answer(_described(sandbox.add_context(language_of(body.language), cwd)))
+    await request.answer(_described(sandbox.add_context(language_of(body.language), cwd)))
 
 
-async def remove_context(asked: Asked, sandbox: Sandbox, context: str) -> None:
+async def remove_context(request: E2bRequest, sandbox: Sandbox, context: str) -> None:
     """Drop the variables of a context and remove it; the default context stays."""
     found = sandbox.context(context, None)
     await _forget(sandbox, found)
     if found is not sandbox.default:
         sandbox.contexts.pop(found.id, None)
-    await asked.answer(status=204)
+    await request.answer(status=204)
 
 
-async def restart_context(asked: Asked, sandbox: Sandbox, context: str) -> None:
+async def restart_context(request: E2bRequest, sandbox: Sandbox, context: str) -> None:
     """Drop the variables of a context and reset its count of executions."""
     found = sandbox.context(context, None)
     await _forget(sandbox, found)
     found.executions = 0
-    await asked.answer(status=204)
+    await request.answer(status=204)
 
 
 async def _forget(sandbox: Sandbox, context: Context) -> None:

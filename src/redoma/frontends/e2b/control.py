@@ -11,7 +11,7 @@ import msgspec
 
 from ..http.keys import Key
 from .sandboxes import DEFAULT_SECONDS, ENVD_VERSION, TEMPLATES, Sandbox, Sandboxes, processors
-from .wire import Asked, Problem, decoded, moment
+from .wire import E2bRequest, Problem, decoded, moment
 
 _MAX_PAGE = 100
 _IDEMPOTENCY = re.compile(r"[a-z0-9-]{1,255}\Z")
@@ -53,20 +53,20 @@ def _refuse_what_is_not_here(body: NewSandbox) -> None:
     resumes = isinstance(body.auto_resume, dict) and body.auto_resume.get("enabled")
     network = body.network or {}
     reaches = body.allow_internet_access or any(network.get(name) for name in ("allowOut", "rules", "egressProxy"))
-    for asked, what in (
+    for wanted, what in (
         (body.auto_pause or resumes, "pausing: the memory of a sandbox can't be kept, and it ends at its timeout"),
         (reaches, "the Internet: a sandbox has no network"),
         (body.mcp, "the MCP gateway"),
         (body.iam, "workload identity"),
         (body.volume_mounts, "volumes"),
     ):
-        if asked:
+        if wanted:
             raise Problem("invalid_argument", f"this server does not have {what}")
 
 
-async def create(asked: Asked, sandboxes: Sandboxes, key: Key) -> None:
+async def create(request: E2bRequest, sandboxes: Sandboxes, key: Key) -> None:
     """Create a sandbox and answer its id and tokens. An idempotency key makes repeated requests return the same one."""
-    raw = await asked.body()
+    raw = await request.body()
     body = decoded(raw or b"{}", NewSandbox)
     _refuse_what_is_not_here(body)
 
@@ -75,26 +75,26 @@ async def create(asked: Asked, sandboxes: Sandboxes, key: Key) -> None:
             key, template=body.template_id, metadata=body.metadata, env=body.env_vars, seconds=body.timeout
         )
 
-    word = asked.header("idempotency-key")
+    word = request.header("idempotency-key")
     if word and not _IDEMPOTENCY.match(word):
         raise Problem("invalid_argument", "an idempotency key has 1 to 255 lower-case letters, digits and hyphens")
     sandbox = await (sandboxes.create_once(key, word, hashlib.sha256(raw).digest(), make) if word else make())
-    await asked.answer(_created(sandbox), status=201)
+    await request.answer(_created(sandbox), status=201)
 
 
-async def connect(asked: Asked, sandboxes: Sandboxes, key: Key, sandbox: Sandbox) -> None:
+async def connect(request: E2bRequest, sandboxes: Sandboxes, key: Key, sandbox: Sandbox) -> None:
     """Answer the tokens of a sandbox. Its timeout is extended if the new one is longer."""
-    seconds = _seconds(sandboxes, (await asked.json(Timeout)).timeout)
+    seconds = _seconds(sandboxes, (await request.json(Timeout)).timeout)
     if seconds > sandbox.left:
         sandboxes.end_in(sandbox, seconds)
-    await asked.answer(_created(sandbox), status=200)
+    await request.answer(_created(sandbox), status=200)
 
 
-async def set_timeout(asked: Asked, sandboxes: Sandboxes, key: Key, sandbox: Sandbox) -> None:
+async def set_timeout(request: E2bRequest, sandboxes: Sandboxes, key: Key, sandbox: Sandbox) -> None:
     """Set the seconds from now after which a sandbox is killed."""
-    body = await asked.json(Timeout)
+    body = await request.json(Timeout)
     sandboxes.end_in(sandbox, _seconds(sandboxes, body.timeout if body.duration is None else body.duration))
-    await asked.answer(status=204)
+    await request.answer(status=204)
 
 
 def _seconds(sandboxes: Sandboxes, seconds: float) -> float:
@@ -103,29 +103,29 @@ def _seconds(sandboxes: Sandboxes, seconds: float) -> float:
     return seconds
 
 
-async def kill(asked: Asked, sandboxes: Sandboxes, key: Key, sandbox: Sandbox) -> None:
+async def kill(request: E2bRequest, sandboxes: Sandboxes, key: Key, sandbox: Sandbox) -> None:
     """End a sandbox."""
     await sandboxes.kill(sandbox)
-    await asked.answer(status=204)
+    await request.answer(status=204)
 
 
-async def info(asked: Asked, sandboxes: Sandboxes, key: Key, sandbox: Sandbox) -> None:
+async def info(request: E2bRequest, sandboxes: Sandboxes, key: Key, sandbox: Sandbox) -> None:
     """Answer the details of a sandbox."""
     more = {"allowInternetAccess": False, "lifecycle": {"autoResume": False, "onTimeout": "kill"}}
-    await asked.answer(_listed(sandbox) | more)
+    await request.answer(_listed(sandbox) | more)
 
 
-async def metrics(asked: Asked, sandboxes: Sandboxes, key: Key, sandbox: Sandbox) -> None:
+async def metrics(request: E2bRequest, sandboxes: Sandboxes, key: Key, sandbox: Sandbox) -> None:
     """Take a sample, and answer it with the earlier ones."""
     await sandbox.sample()
-    start, end = (asked.query.get(name, "") for name in ("start", "end"))
+    start, end = (request.query.get(name, "") for name in ("start", "end"))
     chosen = [
         each
         for each in sandbox.samples
         if (not start.isdigit() or each.at >= int(start)) and (not end.isdigit() or each.at < int(end) + 1)
     ]
     total = sandbox.session.limits.memory
-    await asked.answer(
+    await request.answer(
         [
             {
                 "timestamp": moment(each.at),
@@ -143,9 +143,9 @@ async def metrics(asked: Asked, sandboxes: Sandboxes, key: Key, sandbox: Sandbox
     )
 
 
-async def list_all(asked: Asked, sandboxes: Sandboxes, key: Key) -> None:
+async def list_all(request: E2bRequest, sandboxes: Sandboxes, key: Key) -> None:
     """Answer one page of the sandboxes that the key may see. The next page begins after the last entry of this one."""
-    query = asked.query
+    query = request.query
     found = [each for each in sandboxes.of(key) if _is_wanted(each, query)]
     newest = query.get("order", "desc") != "asc"
     found.sort(key=lambda each: (each.started, each.id), reverse=newest)
@@ -156,7 +156,7 @@ async def list_all(asked: Asked, sandboxes: Sandboxes, key: Key) -> None:
     limit = min(max(int(given), 1), _MAX_PAGE) if given.isdigit() and len(given) < 9 else _MAX_PAGE
     page, last = found[:limit], found[limit - 1 : limit]
     headers = {"x-next-token": f"{last[0].started!r}_{last[0].id}"} if len(found) > limit else {}
-    await asked.answer([_listed(each) for each in page], headers=headers)
+    await request.answer([_listed(each) for each in page], headers=headers)
 
 
 def _position(token: str) -> tuple[float, str]:

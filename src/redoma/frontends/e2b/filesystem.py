@@ -18,7 +18,7 @@ from ...lib.errors import RedomaError
 from ...sessions.folder import FileInfo
 from .code import inside, outside
 from .sandboxes import Sandbox
-from .wire import Asked, Problem, deadline_of, keepalive_of, moment
+from .wire import E2bRequest, Problem, deadline_of, keepalive_of, moment
 
 _Path = Annotated[str, msgspec.Meta(max_length=4096)]
 MAX_ENTRIES = 10_000
@@ -80,10 +80,10 @@ def entry(info: FileInfo, path: str) -> dict[str, Any]:
     return described
 
 
-async def stat_file(asked: Asked, sandbox: Sandbox) -> None:
+async def stat_file(request: E2bRequest, sandbox: Sandbox) -> None:
     """Answer the metadata of a file."""
-    path = (await asked.json(Named)).path
-    await asked.answer({"entry": await _entry_of(sandbox, path)})
+    path = (await request.json(Named)).path
+    await request.answer({"entry": await _entry_of(sandbox, path)})
 
 
 async def _entry_of(sandbox: Sandbox, path: str) -> dict[str, Any]:
@@ -93,11 +93,11 @@ async def _entry_of(sandbox: Sandbox, path: str) -> dict[str, Any]:
         raise Problem("not_found", f"path not found: {path[:500]}") from None
 
 
-async def list_dir(asked: Asked, sandbox: Sandbox) -> None:
+async def list_dir(request: E2bRequest, sandbox: Sandbox) -> None:
     """Answer the entries below a directory, down to the given depth."""
-    body = await asked.json(Named)
+    body = await request.json(Named)
     found = await _walk(sandbox, body.path or ".", min(body.depth or 1, _MAX_DEPTH))
-    await asked.answer({"entries": [entry(info, outside(path)) for path, info in found.items()]})
+    await request.answer({"entries": [entry(info, outside(path)) for path, info in found.items()]})
 
 
 async def _walk(sandbox: Sandbox, top: str, depth: int) -> dict[str, FileInfo]:
@@ -124,33 +124,33 @@ async def _walk(sandbox: Sandbox, top: str, depth: int) -> dict[str, FileInfo]:
     return found
 
 
-async def make_dir(asked: Asked, sandbox: Sandbox) -> None:
+async def make_dir(request: E2bRequest, sandbox: Sandbox) -> None:
     """Create a directory and its parents. Raises `Problem` if the path exists."""
-    path = (await asked.json(Named)).path
+    path = (await request.json(Named)).path
     files = sandbox.session.files
     try:
         kind = (await files.stat(inside(path))).kind
     except FileNotFoundError:
         await files.make_dir(inside(path))
-        return await asked.answer({"entry": await _entry_of(sandbox, path)})
+        return await request.answer({"entry": await _entry_of(sandbox, path)})
     if kind == "directory":
         raise Problem("already_exists", f"directory already exists: {path[:500]}")
     raise Problem("invalid_argument", f"path already exists but it is not a directory: {path[:500]}")
 
 
-async def remove(asked: Asked, sandbox: Sandbox) -> None:
+async def remove(request: E2bRequest, sandbox: Sandbox) -> None:
     """Remove a file or a directory tree. A missing path is not an error."""
-    path = (await asked.json(Named)).path
+    path = (await request.json(Named)).path
     with suppress(FileNotFoundError, NotADirectoryError):
         await sandbox.session.files.remove(inside(path))
-    await asked.answer({})
+    await request.answer({})
 
 
-async def move(asked: Asked, sandbox: Sandbox) -> None:
+async def move(request: E2bRequest, sandbox: Sandbox) -> None:
     """Rename a file or a directory."""
-    body = await asked.json(Move)
+    body = await request.json(Move)
     await sandbox.session.files.rename(inside(body.source), inside(body.destination))
-    await asked.answer({"entry": await _entry_of(sandbox, body.destination)})
+    await request.answer({"entry": await _entry_of(sandbox, body.destination)})
 
 
 # --- watching ---
@@ -267,35 +267,35 @@ async def _watch(sandbox: Sandbox, body: WatchBody) -> tuple[str, Watch]:
     return name, watch
 
 
-async def watch_dir(asked: Asked, sandbox: Sandbox) -> None:
+async def watch_dir(request: E2bRequest, sandbox: Sandbox) -> None:
     """Stream the changes in a directory until the client disconnects or its deadline passes."""
-    name, watch = await _watch(sandbox, await asked.message(WatchBody))
+    name, watch = await _watch(sandbox, await request.message(WatchBody))
     try:
-        await asked.begin_stream()
-        await asked.until_gone(_stream(asked, watch))
+        await request.begin_stream()
+        await request.until_gone(_stream(request, watch))
     finally:
         watch.close()
         sandbox.watches.pop(name, None)
 
 
-async def _stream(asked: Asked, watch: Watch) -> None:
-    every, loop = keepalive_of(asked), asyncio.get_running_loop()
-    end = loop.time() + (deadline_of(asked) or 1e9)
-    await asked.envelope({"start": {}})
+async def _stream(request: E2bRequest, watch: Watch) -> None:
+    every, loop = keepalive_of(request), asyncio.get_running_loop()
+    end = loop.time() + (deadline_of(request) or 1e9)
+    await request.envelope({"start": {}})
     while loop.time() < end:
         await watch.wait(min(every, max(end - loop.time(), 0.01)))
         events = watch.take()
         for event in events:
-            await asked.envelope({"filesystem": event})
+            await request.envelope({"filesystem": event})
         if not events:
-            await asked.envelope({"keepalive": {}})
-    await asked.end_stream(Problem("deadline_exceeded", "the directory was watched for as long as was asked"))
+            await request.envelope({"keepalive": {}})
+    await request.end_stream(Problem("deadline_exceeded", "the directory was watched for as long as was asked"))
 
 
-async def create_watcher(asked: Asked, sandbox: Sandbox) -> None:
+async def create_watcher(request: E2bRequest, sandbox: Sandbox) -> None:
     """Start to watch a directory, and answer the id with which to ask for events."""
-    name, _ = await _watch(sandbox, await asked.json(WatchBody))
-    await asked.answer({"watcherId": name})
+    name, _ = await _watch(sandbox, await request.json(WatchBody))
+    await request.answer({"watcherId": name})
 
 
 def _watcher(sandbox: Sandbox, name: str) -> Watch:
@@ -304,20 +304,20 @@ def _watcher(sandbox: Sandbox, name: str) -> Watch:
     return sandbox.watches[name]
 
 
-async def watcher_events(asked: Asked, sandbox: Sandbox) -> None:
+async def watcher_events(request: E2bRequest, sandbox: Sandbox) -> None:
     """Answer the events of a watcher since the last call."""
-    watch = _watcher(sandbox, (await asked.json(Watcher)).watcher_id)
+    watch = _watcher(sandbox, (await request.json(Watcher)).watcher_id)
     if watch.failed is None:
         await watch.look()
-    await asked.answer({"events": watch.take()})
+    await request.answer({"events": watch.take()})
 
 
-async def remove_watcher(asked: Asked, sandbox: Sandbox) -> None:
+async def remove_watcher(request: E2bRequest, sandbox: Sandbox) -> None:
     """Stop a watcher."""
-    name = (await asked.json(Watcher)).watcher_id
+    name = (await request.json(Watcher)).watcher_id
     _watcher(sandbox, name).close()
     del sandbox.watches[name]
-    await asked.answer({})
+    await request.answer({})
 
 
 _Kind = Literal["unary", "stream"]

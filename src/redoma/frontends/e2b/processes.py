@@ -17,7 +17,7 @@ from ...models import Result, Status
 from ...sessions.runs import AsyncSessionProcess
 from .code import inside, outside
 from .sandboxes import Sandbox
-from .wire import Asked, Problem, deadline_of, keepalive_of, problem_of
+from .wire import E2bRequest, Problem, deadline_of, keepalive_of, problem_of
 
 _Text = Annotated[str, msgspec.Meta(max_length=4096)]
 _Size = Annotated[int, msgspec.Meta(ge=1, le=1000)]
@@ -194,7 +194,7 @@ class Running:
         for listener in self.listeners:
             listener.put(event, size)
 
-    async def answer(self, asked: Asked) -> None:
+    async def answer(self, request: E2bRequest) -> None:
         """Stream the events of the process from now on."""
         if self._sandbox.listeners >= self._sandbox.limits.listeners:
             raise Problem(
@@ -204,16 +204,16 @@ class Running:
         self.listeners.add(listener)
         self._sandbox.listeners += 1
         try:
-            await asked.begin_stream()
-            await asked.until_gone(self._stream(asked, listener))
+            await request.begin_stream()
+            await request.until_gone(self._stream(request, listener))
         finally:
             self._sandbox.listeners -= 1
             self.listeners.discard(listener)
             listener.close()
 
-    async def _stream(self, asked: Asked, listener: Listener) -> None:
-        seconds = keepalive_of(asked)
-        await asked.envelope({"event": {"start": {"pid": self.process.pid}}})
+    async def _stream(self, request: E2bRequest, listener: Listener) -> None:
+        seconds = keepalive_of(request)
+        await request.envelope({"event": {"start": {"pid": self.process.pid}}})
         event: _Event = {}
         if self.ended is not None:
             listener.put(self.ended, 0)
@@ -221,10 +221,10 @@ class Running:
             try:
                 event = await listener.next(seconds)
             except Problem as problem:
-                return await asked.end_stream(problem)
-            await asked.envelope({"event": event})
+                return await request.end_stream(problem)
+            await request.envelope({"event": event})
         timed_out = Problem("deadline_exceeded", "the command took longer than its timeout")
-        return await asked.end_stream(timed_out if self._timed_out else None)
+        return await request.end_stream(timed_out if self._timed_out else None)
 
 
 def _end(result: Result) -> dict[str, Any]:
@@ -255,9 +255,9 @@ def _there(running: Running) -> Iterator[None]:
         raise Problem("not_found", f"process with pid {running.process.pid} not found") from None
 
 
-async def start(asked: Asked, sandbox: Sandbox) -> None:
+async def start(request: E2bRequest, sandbox: Sandbox) -> None:
     """Start a process and stream its events. It survives a disconnect, until its timeout."""
-    body = await asked.message(Start)
+    body = await request.message(Start)
     if len(sandbox.processes) >= sandbox.limits.processes:
         raise Problem("resource_exhausted", f"a sandbox has at most {sandbox.limits.processes} processes at a time")
     config = body.process
@@ -273,16 +273,16 @@ async def start(asked: Asked, sandbox: Sandbox) -> None:
         size=(body.pty.size.rows, body.pty.size.cols) if body.pty is not None else None,
         whole_output=True,
     )
-    process = await asked.until_gone(starting)  # it may wait for an approval
+    process = await request.until_gone(starting)  # it may wait for an approval
     if process is None:
         return
     running = Running(sandbox, process, body)
-    if (seconds := deadline_of(asked)) is not None:
+    if (seconds := deadline_of(request)) is not None:
         running.end_in(seconds)
     if not running.takes_input:
         process.close_stdin()
     sandbox.processes[process.pid] = running
-    await running.answer(asked)
+    await running.answer(request)
 
 
 def _variables(sandbox: Sandbox, config: ProcessConfig, cwd: str) -> dict[str, str]:
@@ -299,15 +299,15 @@ async def _must_be_a_directory(sandbox: Sandbox, cwd: str) -> None:
         raise Problem("invalid_argument", f"cwd '{cwd}' is not a directory")
 
 
-async def connect(asked: Asked, sandbox: Sandbox) -> None:
+async def connect(request: E2bRequest, sandbox: Sandbox) -> None:
     """Stream the events of a running process."""
-    await _select(sandbox, (await asked.message(_Begins)).process).answer(asked)
+    await _select(sandbox, (await request.message(_Begins)).process).answer(request)
 
 
-async def list_all(asked: Asked, sandbox: Sandbox) -> None:
+async def list_all(request: E2bRequest, sandbox: Sandbox) -> None:
     """Answer the running processes."""
-    await asked.body()
-    await asked.answer(
+    await request.body()
+    await request.answer(
         {
             "processes": [
                 {
@@ -321,42 +321,42 @@ async def list_all(asked: Asked, sandbox: Sandbox) -> None:
     )
 
 
-async def update(asked: Asked, sandbox: Sandbox) -> None:
+async def update(request: E2bRequest, sandbox: Sandbox) -> None:
     """Resize the terminal of a process."""
-    body = await asked.json(Selected)
+    body = await request.json(Selected)
     running = _select(sandbox, body.process)
     if body.pty is not None:
         if running.asked.pty is None:
             raise Problem("failed_precondition", "the process has no terminal")
         running.process.resize(body.pty.size.rows, body.pty.size.cols)
-    await asked.answer({})
+    await request.answer({})
 
 
-async def send_input(asked: Asked, sandbox: Sandbox) -> None:
+async def send_input(request: E2bRequest, sandbox: Sandbox) -> None:
     """Write to the input of a process."""
-    body = await asked.json(Selected)
-    await asked.until_gone(_give(_select(sandbox, body.process), body.input))  # the process may never read it
-    await asked.answer({})
+    body = await request.json(Selected)
+    await request.until_gone(_give(_select(sandbox, body.process), body.input))  # the process may never read it
+    await request.answer({})
 
 
-async def stream_input(asked: Asked, sandbox: Sandbox) -> None:
+async def stream_input(request: E2bRequest, sandbox: Sandbox) -> None:
     """Write a stream of messages to the input of a process."""
     running: Running | None = None
     try:
-        async for message in asked.messages(StreamedInput):
+        async for message in request.messages(StreamedInput):
             if message.start is not None:
                 running = _select(sandbox, message.start.process)
             elif message.data is not None:
                 if running is None:
                     raise Problem("invalid_argument", "the first message must say which process it is for")
                 await _give(running, message.data.input)
-        await asked.begin_stream()
-        await asked.envelope({})
-        await asked.end_stream()
+        await request.begin_stream()
+        await request.envelope({})
+        await request.end_stream()
     except Problem as problem:
-        if not asked.begun:
-            await asked.begin_stream()
-        await asked.end_stream(problem)
+        if not request.begun:
+            await request.begin_stream()
+        await request.end_stream(problem)
 
 
 async def _give(running: Running, given: Input | None) -> None:
@@ -368,26 +368,26 @@ async def _give(running: Running, given: Input | None) -> None:
             await running.process.write_stdin(data)
 
 
-async def close_stdin(asked: Asked, sandbox: Sandbox) -> None:
+async def close_stdin(request: E2bRequest, sandbox: Sandbox) -> None:
     """Close the input of a process that has no terminal."""
-    running = _select(sandbox, (await asked.json(Selected)).process)
+    running = _select(sandbox, (await request.json(Selected)).process)
     if running.asked.pty is not None:
         raise Problem("failed_precondition", "a terminal can't be closed: send Ctrl-D")
     with _there(running):
         running.process.close_stdin()
     running.takes_input = False
-    await asked.answer({})
+    await request.answer({})
 
 
-async def send_signal(asked: Asked, sandbox: Sandbox) -> None:
+async def send_signal(request: E2bRequest, sandbox: Sandbox) -> None:
     """Send SIGTERM or SIGKILL to a process."""
-    body = await asked.json(Selected)
+    body = await request.json(Selected)
     running = _select(sandbox, body.process)
     if body.signal not in _SIGNALS:
         raise Problem("invalid_argument", "the signals are SIGTERM and SIGKILL")
     with _there(running):
         running.process.signal(_SIGNALS[body.signal])
-    await asked.answer({})
+    await request.answer({})
 
 
 _Kind = Literal["unary", "stream"]

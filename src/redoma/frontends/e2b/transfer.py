@@ -12,14 +12,14 @@ from multipart import MultipartError, MultipartSegment, PushMultipartParser, par
 
 from .code import inside, outside
 from .sandboxes import Sandbox
-from .wire import Asked, Problem
+from .wire import E2bRequest, Problem
 
 _MAX_FILES = 200
 
 
-async def download(asked: Asked, sandbox: Sandbox) -> None:
+async def download(request: E2bRequest, sandbox: Sandbox) -> None:
     """Answer the content of a file."""
-    path = _path(asked)
+    path = _path(request)
     pieces = sandbox.session.files.chunks(inside(path))
     first = await anext(pieces, b"")  # errors must come before the answer begins
     name = quote(posixpath.basename(outside(path)))
@@ -27,26 +27,26 @@ async def download(asked: Asked, sandbox: Sandbox) -> None:
         "content-type": "application/octet-stream",
         "content-disposition": f"attachment; filename*=UTF-8''{name}",
     }
-    await asked.begin(200, headers)
-    await asked.piece(first)
+    await request.begin(200, headers)
+    await request.piece(first)
     async for piece in pieces:
-        await asked.piece(piece)
-    await asked.end()
+        await request.piece(piece)
+    await request.end()
 
 
-async def upload(asked: Asked, sandbox: Sandbox, max_body: int) -> None:
+async def upload(request: E2bRequest, sandbox: Sandbox, max_body: int) -> None:
     """Write the body to a file, or the files of a form to theirs. `max_body`: maximum bytes of a form."""
-    if asked.has_headers("x-metadata-"):
+    if request.has_headers("x-metadata-"):
         raise Problem("invalid_argument", "files can't have metadata here: their file system has no place for it")
-    kind, options = parse_options_header(asked.header("content-type"))
+    kind, options = parse_options_header(request.header("content-type"))
     if kind == "multipart/form-data":
-        files = await _parts(asked, options.get("boundary", ""), max_body)
+        files = await _parts(request, options.get("boundary", ""), max_body)
         if not files:
             raise Problem("invalid_argument", "there is no file in the request")
         written = [await _write(sandbox, path, content) for path, content in files]
     else:
-        written = [await _write(sandbox, _path(asked), _content(asked))]
-    await asked.answer(written)
+        written = [await _write(sandbox, _path(request), _content(request))]
+    await request.answer(written)
 
 
 async def _write(sandbox: Sandbox, path: str, content: bytes | AsyncIterator[bytes]) -> dict[str, Any]:
@@ -55,21 +55,21 @@ async def _write(sandbox: Sandbox, path: str, content: bytes | AsyncIterator[byt
     return {"name": posixpath.basename(whole), "type": "file", "path": whole}
 
 
-def _path(asked: Asked) -> str:
-    path = asked.query.get("path", "")
+def _path(request: E2bRequest) -> str:
+    path = request.query.get("path", "")
     if not path:
         raise Problem("invalid_argument", "there is no path")
     return path
 
 
-async def _content(asked: Asked) -> AsyncIterator[bytes]:
+async def _content(request: E2bRequest) -> AsyncIterator[bytes]:
     """Yield the body, decompressed in bounded pieces: a zip bomb only fills the disk of its own sandbox."""
-    encoding = asked.header("content-encoding")
+    encoding = request.header("content-encoding")
     if encoding not in ("", "identity", "gzip"):
         raise Problem("invalid_argument", f"the encoding {encoding[:40]!r} can't be read")
     unpacker = zlib.decompressobj(wbits=31) if encoding == "gzip" else None
     try:
-        async for chunk in asked.chunks():
+        async for chunk in request.chunks():
             if unpacker is None:
                 yield chunk
                 continue
@@ -84,14 +84,14 @@ async def _content(asked: Asked) -> AsyncIterator[bytes]:
         raise Problem("invalid_argument", "the content is not packed as gzip") from None
 
 
-async def _parts(asked: Asked, boundary: str, max_body: int) -> list[tuple[str, bytes]]:
+async def _parts(request: E2bRequest, boundary: str, max_body: int) -> list[tuple[str, bytes]]:
     """Return path and content of each file of a form. The path is the file name, unless the query has one."""
     files: list[tuple[str, bytearray]] = []
-    given = asked.query.get("path", "")
+    given = request.query.get("path", "")
     total, takes = 0, False
     try:
         parser = PushMultipartParser(boundary, max_segment_count=_MAX_FILES + 10)
-        async for chunk in asked.chunks():
+        async for chunk in request.chunks():
             total += len(chunk)
             if total > max_body:
                 why = f"a form has at most {max_body:,} bytes; use_octet_stream=True sends files of any size"

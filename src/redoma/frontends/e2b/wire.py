@@ -115,7 +115,7 @@ def _of_a_file(error: OSError) -> Problem:
     return Problem("invalid_argument", message)
 
 
-class Asked:
+class E2bRequest:
     """A request, with methods to answer it."""
 
     def __init__(self, scope: dict[str, Any], receive: Callable[[], Awaitable[Any]], send: Any, path: str) -> None:
@@ -265,15 +265,15 @@ def decoded(data: bytes, kind: type[_T]) -> _T:
         raise Problem("invalid_argument", f"the request can't be read: {str(error)[:200]}") from None
 
 
-def keepalive_of(asked: Asked) -> float:
+def keepalive_of(request: E2bRequest) -> float:
     """Return the seconds between keepalives of a stream."""
-    given = asked.header("keepalive-ping-interval")
+    given = request.header("keepalive-ping-interval")
     return float(min(max(int(given), 1), 90)) if given.isdigit() and len(given) < 6 else 90.0
 
 
-def deadline_of(asked: Asked) -> float | None:
+def deadline_of(request: E2bRequest) -> float | None:
     """Return the seconds that a call may take, or None without a limit."""
-    given = asked.header("connect-timeout-ms")
+    given = request.header("connect-timeout-ms")
     return max(int(given), 1) / 1000 if given.isdigit() and len(given) <= 10 else None
 
 

@@ -347,7 +347,7 @@ class Approvals(msgspec.Struct, frozen=True, kw_only=True):
     approvals: tuple[ApprovalView, ...]
 
 
-class Answer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ApprovalAnswer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Why it is approved or denied; it is recorded in the audit log."""
 
     reason: Annotated[str, msgspec.Meta(min_length=1, max_length=2000)]

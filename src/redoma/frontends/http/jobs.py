@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ...sessions.runs import AsyncSessionProcess, AsyncSessionRun
 
 
-class Job:
+class RunJob:
     """A run that this process executes, or that waits for an approval."""
 
     def __init__(self, row: Row, *, durable: bool, secrets: dict[str, str]) -> None:
@@ -55,13 +55,13 @@ class Job:
         await self.signal.wait()
 
 
-def row_of(found: Job | Row) -> Row:
+def row_of(found: RunJob | Row) -> Row:
     """Return the row of a run, whether this process holds it as a job or it was read from the database."""
-    return found.row if isinstance(found, Job) else found
+    return found.row if isinstance(found, RunJob) else found
 
 
 async def follow(
-    found: Job | Row, stopping: asyncio.Event, *, until_over: bool = True
+    found: RunJob | Row, stopping: asyncio.Event, *, until_over: bool = True
 ) -> AsyncIterator[tuple[str, Any]]:
     """Yield the events of a run as pairs of a name (`state`, `output`, `display`, `result`) and data.
 
@@ -71,11 +71,11 @@ async def follow(
     state, sent = "", 0
     while True:
         # Take the signal before reading the state: the reader may be slow, and must not miss a change.
-        signal = found.signal if isinstance(found, Job) else None
+        signal = found.signal if isinstance(found, RunJob) else None
         if row.state != state:
             state = row.state
             yield "state", {"id": row.id, "state": row.state, "note": row.note, "approval_id": row.approval}
-        if isinstance(found, Job):
+        if isinstance(found, RunJob):
             for event in found.events[sent:]:
                 sent += 1
                 if isinstance(event, Display):

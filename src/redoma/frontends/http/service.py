@@ -22,7 +22,7 @@ from ...pipeline.executor import AsyncExecutor
 from ...telemetry import ERROR, INFO, tell
 from .bodies import Mode, ProcessBody, RunBody, SessionRunBody
 from .boundary import Boundary
-from .jobs import Job, complete, row_of
+from .jobs import RunJob, complete, row_of
 from .keys import Key, Keys
 from .numbers import Numbers
 from .problems import Answered, no_key, not_allowed, not_found, stopping, without_paths
@@ -67,8 +67,8 @@ class Service:
         self.failure = ""
         """Why the service could not start."""
         self._table = RunTable(self.store)
-        self._jobs: dict[str, Job] = {}
-        self._unwritten: list[Job] = []
+        self._jobs: dict[str, RunJob] = {}
+        self._unwritten: list[RunJob] = []
         self._tasks: set[asyncio.Task[Any]] = set()
         self._answered = asyncio.Event()
         self._lock: int | None = None
@@ -94,7 +94,7 @@ class Service:
             self.failure = f"{error.what}: {error.why}"
             raise
         for row in left:
-            job = Job(row, durable=True, secrets={})
+            job = RunJob(row, durable=True, secrets={})
             self._jobs[row.id] = job
             if row.state == "queued":
                 self._begin(job, None)
@@ -168,7 +168,7 @@ class Service:
 
     # --- accepting ---
 
-    async def accept(self, key: Key, body: RunBody, mode: Mode, idempotency: str = "") -> tuple[Job | Row, bool]:
+    async def accept(self, key: Key, body: RunBody, mode: Mode, idempotency: str = "") -> tuple[RunJob | Row, bool]:
         """Accept a run. Return it and whether it is new: if the idempotency key is known, return the earlier run.
 
         Raises `InvalidRequest` if the request is invalid, `Answered` if it is refused.
@@ -196,7 +196,7 @@ class Service:
             idempotency=idempotency,
             digest=digest,
         )
-        job = Job(row, durable=mode == "async" or bool(idempotency), secrets=dict(body.secrets))
+        job = RunJob(row, durable=mode == "async" or bool(idempotency), secrets=dict(body.secrets))
         self._jobs[row.id] = job  # before the row is stored: a request that finds the row must find this job
         if job.durable:
             try:
@@ -211,7 +211,7 @@ class Service:
         self._begin(job, submission)
         return job, True
 
-    def accept_in(self, key: Key, held: OwnedSession, body: SessionRunBody, mode: Mode) -> Job:
+    def accept_in(self, key: Key, held: OwnedSession, body: SessionRunBody, mode: Mode) -> RunJob:
         """Accept a run in a session. It starts at once, or when the run before it has ended.
 
         Raises `InvalidRequest` if the request is invalid, `Answered` if it is refused.
@@ -224,7 +224,7 @@ class Service:
         self._begin(job, None)
         return job
 
-    def accept_process(self, key: Key, held: OwnedSession, body: ProcessBody) -> Job:
+    def accept_process(self, key: Key, held: OwnedSession, body: ProcessBody) -> RunJob:
         """Accept a background process of a session: a run that lasts until the process or the session ends.
 
         Raises `InvalidRequest` if the request is invalid, `Answered` if it is refused.
@@ -246,24 +246,24 @@ class Service:
         mode: Mode,
         asked: dict[str, Any],
         body: SessionRunBody | ProcessBody,
-    ) -> Job:
+    ) -> RunJob:
         body_of_run = RunBody(**asked, reason=body.reason, label=body.label)
         row = Row(id=id, key=key.id, mode=mode, created=time.time(), body=body_of_run, session=held.id)
-        self._jobs[id] = job = Job(row, durable=False, secrets={})
+        self._jobs[id] = job = RunJob(row, durable=False, secrets={})
         return job
 
-    def processes(self, held: OwnedSession) -> list[Job]:
+    def processes(self, held: OwnedSession) -> list[RunJob]:
         """Return the background processes of a session that have not ended, oldest first."""
         jobs = [job for job in self._jobs.values() if job.process is not None and job.row.session == held.id]
         return [job for job in jobs if job.task is not None]
 
-    async def begun(self, job: Job) -> Row:
+    async def begun(self, job: RunJob) -> Row:
         """Wait until a process was started, or has ended without a start. Raises the error that ended it."""
         while job.task is not None and not job.has_begun:
             await job.changed()
         return job.row if job.has_begun else await self.ended(job)
 
-    async def _as_it_is(self, row: Row) -> Job | Row:
+    async def _as_it_is(self, row: Row) -> RunJob | Row:
         """Return the current state of a run that was read from the database; it may have ended since."""
         if (job := self._jobs.get(row.id)) is not None:
             return job
@@ -289,12 +289,12 @@ class Service:
 
     # --- executing ---
 
-    def _begin(self, job: Job, submission: Submission | None) -> None:
+    def _begin(self, job: RunJob, submission: Submission | None) -> None:
         ticket = self.quotas.enqueue()  # before the task begins: the next request is admitted by this count
         job.touch()
         job.task = asyncio.create_task(self._drive(job, submission, ticket))
 
-    async def _drive(self, job: Job, submission: Submission | None, ticket: Ticket) -> None:
+    async def _drive(self, job: RunJob, submission: Submission | None, ticket: Ticket) -> None:
         """Take a run from `queued` to its end or to `waiting`. Raises nothing: errors go to the job and its row."""
         row, kept = job.row, False
         try:
@@ -328,7 +328,7 @@ class Service:
                 await self._keep(job)
             job.touch()
 
-    async def _run(self, job: Job, submission: Submission | None, key: Key) -> Result:
+    async def _run(self, job: RunJob, submission: Submission | None, key: Key) -> Result:
         row = job.row
         if job.turn is not None:
             async with job.turn as turn:
@@ -352,7 +352,7 @@ class Service:
                 job.touch()
             return live.result
 
-    async def _run_process(self, job: Job, process: AsyncSessionProcess) -> Result:
+    async def _run_process(self, job: RunJob, process: AsyncSessionProcess) -> Result:
         async def pass_on(stream: Stream, output: AsyncOutput) -> None:
             async for text in output:
                 job.events.append(Chunk(stream, text))
@@ -369,7 +369,7 @@ class Service:
         finally:
             await process.close()
 
-    def _ended(self, job: Job, result: Result) -> None:
+    def _ended(self, job: RunJob, result: Result) -> None:
         row = job.row
         if row.is_followed:
             complete(job.events, result)
@@ -379,7 +379,7 @@ class Service:
         else:
             row.state, row.ended = "done", time.time()
 
-    async def _keep(self, job: Job) -> None:
+    async def _keep(self, job: RunJob) -> None:
         """Store the state of a run: at once if it must survive a restart, otherwise with the next flush."""
         if job.durable or job.row.state == "waiting":
             await self._store([job])
@@ -396,7 +396,7 @@ class Service:
         jobs, self._unwritten = self._unwritten, []
         await self._store(jobs)
 
-    async def _store(self, jobs: list[Job]) -> None:
+    async def _store(self, jobs: list[RunJob]) -> None:
         """Write runs to the database. If that fails, they stay in memory and are written by a later flush."""
         try:
             await asyncio.to_thread(self._table.save, [job.row for job in jobs])
@@ -419,7 +419,7 @@ class Service:
 
     async def _look_for_answers(self) -> None:
         """Continue runs that wait for an approval once it was answered, here or with `redoma approvals`."""
-        takers: dict[str, Job] = {}
+        takers: dict[str, RunJob] = {}
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout(_LOOK):
@@ -464,9 +464,9 @@ class Service:
 
     # --- finding, cancelling ---
 
-    async def find(self, key: Key, id: str) -> Job | Row:
+    async def find(self, key: Key, id: str) -> RunJob | Row:
         """Return a run that this key may see. Raises `Answered` (404)."""
-        found: Job | Row | None = None
+        found: RunJob | Row | None = None
         if _ID.match(id):
             found = self._jobs.get(id) or await asyncio.to_thread(self._table.load, id)
         if found is None or not _may_see(key, row_of(found)):
@@ -499,11 +499,11 @@ class Service:
         row = row_of(found)
         if row.key != key.id and not key.may("admin"):
             raise not_allowed("admin, as another key has asked for this run")
-        if isinstance(found, Job) and found.task is not None:
+        if isinstance(found, RunJob) and found.task is not None:
             found.cancel(f"it was cancelled by {key.name}")
             while found.task is not None:
                 await found.changed()
-        elif isinstance(found, Job) and row.state == "waiting":
+        elif isinstance(found, RunJob) and row.state == "waiting":
             row.state, row.ended, row.note = "cancelled", time.time(), f"it was cancelled by {key.name}"
             others = [job for job in self._jobs.values() if job is not found and job.row.approval == row.approval]
             if not others:
@@ -513,7 +513,7 @@ class Service:
             found.touch()
         return row
 
-    async def ended(self, job: Job) -> Row:
+    async def ended(self, job: RunJob) -> Row:
         """Wait until a run has ended or waits for an approval, and return it. Raises the error that ended it."""
         while job.task is not None or (job.row.state == "queued" and not self.draining):
             await job.changed()

@@ -37,7 +37,7 @@ class Tried(NamedTuple):
     """The id of the question, if a person has to approve it."""
 
 
-class Answer(BaseModel):
+class ApprovalForm(BaseModel, title="Answer"):
     """What a person answers."""
 
     approve: bool = Field(description="Whether exactly this may happen, once.")
@@ -75,25 +75,25 @@ def with_approval(host: ToolHost, attempt: Attempt, output: type[BaseModel]) -> 
     `attempt` takes the context as `ctx`, and the arguments of the tool. `output` is the type of its structured answer.
     """
 
-    async def ask(tried: Tried, ctx: Context[Any, Any]) -> Elicit[Answer] | None:
+    async def ask(tried: Tried, ctx: Context[Any, Any]) -> Elicit[ApprovalForm] | None:
         if not tried.approval or not _can_be_asked(ctx):
             return None
         question = await host.question(host.caller(ctx), tried.approval)
-        return None if question is None else Elicit(_QUESTION + describe(question).text, Answer)
+        return None if question is None else Elicit(_QUESTION + describe(question).text, ApprovalForm)
 
     tries: Any = Annotated[Tried, Resolve(attempt)]
-    ask.__annotations__ = {"tried": tries, "ctx": Context, "return": Elicit[Answer] | None}
-    asks: Any = Annotated[ElicitationResult[Answer], Resolve(telling(host, ask))]
+    ask.__annotations__ = {"tried": tries, "ctx": Context, "return": Elicit[ApprovalForm] | None}
+    asks: Any = Annotated[ElicitationResult[ApprovalForm], Resolve(telling(host, ask))]
 
     async def call(**given: Any) -> CallToolResult:
         tried: Tried = given.pop("tried")
-        outcome: ElicitationResult[Answer] = given.pop("answer")
+        outcome: ElicitationResult[ApprovalForm] = given.pop("answer")
         ctx: Context[Any, Any] = given["ctx"]
         match outcome:
-            case AcceptedElicitation(data=Answer(approve=True) as said):
+            case AcceptedElicitation(data=ApprovalForm(approve=True) as said):
                 await host.decide(host.caller(ctx), tried.approval, "approved", said.reason)
                 return (await attempt(**given)).result
-            case AcceptedElicitation(data=Answer() as said):
+            case AcceptedElicitation(data=ApprovalForm() as said):
                 return await _denied(host, ctx, tried, said.reason)
             case DeclinedElicitation():
                 return await _denied(host, ctx, tried, "")

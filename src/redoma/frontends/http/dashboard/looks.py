@@ -45,7 +45,7 @@ def tone(state: str, status: str = "") -> str:
     return "asks" if word in _SOFT or word in ("prompt", "pending", "kept", "warning") else "quiet"
 
 
-class Line(NamedTuple):
+class CodeLine(NamedTuple):
     """A line of code with its findings."""
 
     number: int
@@ -53,7 +53,7 @@ class Line(NamedTuple):
     findings: tuple[Any, ...]
 
 
-def lines(text: str, findings: Iterable[Any]) -> tuple[list[Line], bool]:
+def lines(text: str, findings: Iterable[Any]) -> tuple[list[CodeLine], bool]:
     """Return code as numbered lines with the findings on each, and whether some was left out."""
     by_line: dict[int, list[Any]] = {}
     for finding in findings:
@@ -61,7 +61,7 @@ def lines(text: str, findings: Iterable[Any]) -> tuple[list[Line], bool]:
     whole = visible(text.removesuffix("\n"))
     cut = len(whole) > MAX_SHOWN
     rows = whole[:MAX_SHOWN].split("\n")
-    shown = [Line(number, row, tuple(by_line.get(number, ()))) for number, row in enumerate(rows[:_MAX_LINES], 1)]
+    shown = [CodeLine(number, row, tuple(by_line.get(number, ()))) for number, row in enumerate(rows[:_MAX_LINES], 1)]
     return shown, cut or len(rows) > _MAX_LINES
 
 

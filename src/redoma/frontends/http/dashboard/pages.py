@@ -26,8 +26,8 @@ from ....lib.sanitise import visible
 from ....monitor.history import NAME as MONITOR
 from ....monitor.history import History
 from ..access import service_of
-from ..bodies import Answer, ApplyBody, RunBody, SessionBody, SessionRunBody, SomeLimits
-from ..jobs import Job, row_of
+from ..bodies import ApplyBody, ApprovalAnswer, RunBody, SessionBody, SessionRunBody, SomeLimits
+from ..jobs import RunJob, row_of
 from ..keys import Key
 from ..problems import Answered, not_allowed, not_found, problem_of
 from ..routes import approvals, audit, changes, runs
@@ -68,7 +68,7 @@ Squares()
 _PLAYGROUND = "playground"
 _Id = Annotated[str, PathParameter(max_length=64)]
 _Name = Annotated[str, PathParameter(max_length=1024)]
-Asked = Request[Key, str, Any]
+PageRequest = Request[Key, str, Any]
 
 
 @functools.cache
@@ -192,7 +192,7 @@ async def login(request: Request[Any, Any, Any]) -> Response[bytes]:
 
 
 @post("/logout", status_code=200, **_inside)
-async def logout(request: Asked) -> Response[bytes]:
+async def logout(request: PageRequest) -> Response[bytes]:
     await form(request)
     service_of(request).keys.log_out(request.auth)
     answer = _to("/login")
@@ -204,7 +204,7 @@ async def logout(request: Asked) -> Response[bytes]:
 
 
 @get("/", **_inside)
-async def home(request: Asked) -> Response[bytes]:
+async def home(request: PageRequest) -> Response[bytes]:
     service, key, now = service_of(request), request.user, time.time()
     state = request.query_params.get("state", "")
     before = request.query_params.get("before", "")
@@ -245,7 +245,7 @@ def _line(row: Row) -> dict[str, Any]:
 
 
 @get("/runs/{run_id:str}", **_inside)
-async def run(request: Asked, run_id: _Id) -> Response[bytes]:
+async def run(request: PageRequest, run_id: _Id) -> Response[bytes]:
     service, key = service_of(request), request.user
     row = row_of(await service.find(key, run_id))
     result = looks.result_of(row)
@@ -280,13 +280,13 @@ async def run(request: Asked, run_id: _Id) -> Response[bytes]:
 
 
 @get("/runs/{run_id:str}/events", **_inside)
-async def run_events(request: Asked, run_id: _Id) -> Stream:
+async def run_events(request: PageRequest, run_id: _Id) -> Stream:
     service = service_of(request)
     return runs.events(service, await service.find(request.user, run_id), cancels=False)
 
 
 @get("/runs/{run_id:str}/files/{name:path}", **_inside)
-async def run_file(request: Asked, run_id: _Id, name: _Name) -> Response[bytes]:
+async def run_file(request: PageRequest, run_id: _Id, name: _Name) -> Response[bytes]:
     """Return a file from a run's result. The browser shows pictures; any other file it can only download."""
     result = looks.result_of(row_of(await service_of(request).find(request.user, run_id)))
     held = (result or {}).get("files", {}).get(str(name).lstrip("/"))
@@ -305,7 +305,7 @@ async def run_file(request: Asked, run_id: _Id, name: _Name) -> Response[bytes]:
 
 @get("/runs/{run_id:str}/displays/{number:int}/{kind:str}", **_inside)
 async def run_display(
-    request: Asked, run_id: _Id, number: Annotated[int, PathParameter(ge=0, le=1000)], kind: _Name
+    request: PageRequest, run_id: _Id, number: Annotated[int, PathParameter(ge=0, le=1000)], kind: _Name
 ) -> Response[bytes]:
     """Return a display of a run. Untrusted code made it, so HTML is always sandboxed, even if opened directly."""
     result = looks.result_of(row_of(await service_of(request).find(request.user, run_id)))
@@ -327,14 +327,14 @@ async def run_display(
 
 
 @post("/runs/{run_id:str}/cancel", status_code=200, **_inside)
-async def run_cancel(request: Asked, run_id: _Id) -> Response[bytes]:
+async def run_cancel(request: PageRequest, run_id: _Id) -> Response[bytes]:
     await form(request)
     await service_of(request).cancel(request.user, run_id)
     return _to(f"/runs/{run_id}")
 
 
 @get("/changes/{run_id:str}", **_inside)
-async def changes_page(request: Asked, run_id: _Id) -> Response[bytes]:
+async def changes_page(request: PageRequest, run_id: _Id) -> Response[bytes]:
     """Show what a run or a session would change in a project, with buttons to decide on it."""
     service, key = service_of(request), request.user
     kept, own = await changes.load(service, key, run_id)
@@ -350,7 +350,7 @@ async def changes_page(request: Asked, run_id: _Id) -> Response[bytes]:
 
 
 @post("/changes/{run_id:str}/{action:str}", status_code=200, **_inside)
-async def decide_changes(request: Asked, run_id: _Id, action: _Name) -> Response[bytes]:
+async def decide_changes(request: PageRequest, run_id: _Id, action: _Name) -> Response[bytes]:
     await form(request)
     service, key = service_of(request), request.user
     if action == "discard":
@@ -374,7 +374,7 @@ async def decide_changes(request: Asked, run_id: _Id, action: _Name) -> Response
 
 
 @get("/approvals", **_inside)
-async def inbox(request: Asked) -> Response[bytes]:
+async def inbox(request: PageRequest) -> Response[bytes]:
     service, key = service_of(request), request.user
     everything = await approvals.visible(service, key, everything=True)
     views = [approvals.view(service, key, entry, whole=False) for entry in everything]
@@ -388,7 +388,7 @@ async def inbox(request: Asked) -> Response[bytes]:
 
 
 @get("/approvals/{approval_id:str}", **_inside)
-async def approval(request: Asked, approval_id: _Id) -> Response[bytes]:
+async def approval(request: PageRequest, approval_id: _Id) -> Response[bytes]:
     service, key = service_of(request), request.user
     entry = await approvals.load(service, key, approval_id)
     view = approvals.view(service, key, entry, whole=True)
@@ -409,7 +409,7 @@ async def approval(request: Asked, approval_id: _Id) -> Response[bytes]:
 
 
 @post("/approvals/{approval_id:str}", status_code=200, **_inside)
-async def decide(request: Asked, approval_id: _Id) -> Response[bytes]:
+async def decide(request: PageRequest, approval_id: _Id) -> Response[bytes]:
     given = await form(request)
     service, key = service_of(request), request.user
     if not key.may("approve"):
@@ -418,7 +418,7 @@ async def decide(request: Asked, approval_id: _Id) -> Response[bytes]:
     reason = given.get("reason", "").strip()
     if decision is None or not reason or len(reason) > 2000:
         raise Answered(422, "Why? It goes on record.")
-    said = Answer(reason=reason, digest=given.get("digest", "none"))
+    said = ApprovalAnswer(reason=reason, digest=given.get("digest", "none"))
     await approvals.decide(service, key, approval_id, decision, said)  # type: ignore[arg-type] # one of the two
     return _to("/approvals")
 
@@ -427,7 +427,7 @@ async def decide(request: Asked, approval_id: _Id) -> Response[bytes]:
 
 
 @get("/sessions", **_inside)
-async def sessions(request: Asked) -> Response[bytes]:
+async def sessions(request: PageRequest) -> Response[bytes]:
     service, key = service_of(request), request.user
     names = await runs.key_names(service)
     held = service.sessions.visible(key)
@@ -440,7 +440,7 @@ async def sessions(request: Asked) -> Response[bytes]:
 
 
 @post("/sessions/{session_id:str}/close", status_code=200, **_inside)
-async def session_close(request: Asked, session_id: _Id) -> Response[bytes]:
+async def session_close(request: PageRequest, session_id: _Id) -> Response[bytes]:
     await form(request)
     await service_of(request).sessions.end(request.user, session_id)
     return _to("/sessions")
@@ -450,7 +450,7 @@ async def session_close(request: Asked, session_id: _Id) -> Response[bytes]:
 
 
 @get("/playground", **_inside)
-async def playground(request: Asked) -> Response[bytes]:
+async def playground(request: PageRequest) -> Response[bytes]:
     again = request.query_params.get("from", "")
     body = RunBody(code=_EXAMPLE, outputs=("*.png",))
     if again:
@@ -459,14 +459,14 @@ async def playground(request: Asked) -> Response[bytes]:
 
 
 def _playground(
-    request: Asked, body: RunBody, status: int = 200, *, place: str = "", problem: Any = None, may: bool = True
+    request: PageRequest, body: RunBody, status: int = 200, *, place: str = "", problem: Any = None, may: bool = True
 ) -> Response[bytes]:
     network = ", ".join(each for each in body.network if isinstance(each, str))
     return _page(request, "playground.html", status, body=body, network=network, place=place, problem=problem, may=may)
 
 
 @post("/playground", status_code=200, **_inside)
-async def play(request: Asked) -> Response[bytes]:
+async def play(request: PageRequest) -> Response[bytes]:
     given = await form(request)
     if not request.user.may("run"):
         raise not_allowed("run")
@@ -490,7 +490,7 @@ async def play(request: Asked) -> Response[bytes]:
     return _to(f"/runs/{row.id}")
 
 
-async def _play_in_session(service: Service, key: Key, wanted: RunBody) -> Job:
+async def _play_in_session(service: Service, key: Key, wanted: RunBody) -> RunJob:
     """Run something in the key's playground session. Open one if there is none. Raises `Answered`."""
     if wanted.backend == "monty" or wanted.network:
         what = "Monty has no sessions" if wanted.backend == "monty" else "a session has no network"
@@ -531,7 +531,7 @@ def _word(text: str, valid: tuple[str, ...]) -> Any:
 
 
 @get("/audit", **_inside)
-async def record(request: Asked) -> Response[bytes]:
+async def record(request: PageRequest) -> Response[bytes]:
     service, key = service_of(request), request.user
     if not key.may("audit"):
         raise not_allowed("audit")
@@ -549,7 +549,7 @@ async def record(request: Asked) -> Response[bytes]:
 
 
 @get("/checks", **_inside)
-async def checks(request: Asked) -> Response[bytes]:
+async def checks(request: PageRequest) -> Response[bytes]:
     """Show what the monitor of this user has recorded."""
     service, key = service_of(request), request.user
     if not key.may("audit"):

@@ -13,7 +13,7 @@ from ..access import any_key, needs
 from ..bodies import encode
 from ..keys import Key, Scope
 
-Asked = Request[Key, Any, Any]
+KeyedRequest = Request[Key, Any, Any]
 """A request whose key was checked; `user` is the key."""
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-from datetime import UTC, datetime, timedelta
 from typing import Annotated, Literal
 
 import msgspec
@@ -15,15 +14,17 @@ from litestar.params import Body, PathParameter, QueryParameter
 from ....approval import STATES, LedgerEntry, describe
 from ....lib.errors import ApprovalError
 from ..access import service_of
-from ..bodies import Answer, Approvals, ApprovalView
+from ..bodies import ApprovalAnswer, Approvals, ApprovalView
 from ..keys import Key
 from ..problems import Answered, not_found
 from ..service import Service
-from .answers import Asked, described, reply
+from .answers import KeyedRequest, described, reply
 
 _ID = re.compile(r"[0-9a-f]{6,32}\Z")
 _Id = Annotated[str, PathParameter(description="The approval's id, or the beginning of it.", max_length=64)]
-_Said = Annotated[Answer, Body(examples=[Example(summary="A reason", value={"reason": "reviewed, it only reads"})])]
+_Said = Annotated[
+    ApprovalAnswer, Body(examples=[Example(summary="A reason", value={"reason": "reviewed, it only reads"})])
+]
 
 
 def view(service: Service, key: Key, entry: LedgerEntry, *, whole: bool) -> ApprovalView:
@@ -80,7 +81,7 @@ async def load(service: Service, key: Key, prefix: str) -> LedgerEntry:
 
 
 async def decide(
-    service: Service, key: Key, prefix: str, decision: Literal["approved", "denied"], said: Answer
+    service: Service, key: Key, prefix: str, decision: Literal["approved", "denied"], said: ApprovalAnswer
 ) -> LedgerEntry:
     """Answer an approval and return it.
 
@@ -98,9 +99,7 @@ async def decide(
         )
     if said.digest and said.digest != ask.digest:
         raise Answered(409, "this is not what you have read", why="it has another digest", next="read it again")
-    now = datetime.now(UTC)
-    until = now + timedelta(seconds=service.config.approval.expires)
-    answer = ask.answer(decision, approver=key.requester, reason=said.reason, at=now, expires=until)
+    answer = service.ledger.reply(ask, decision, approver=key.requester, reason=said.reason)
     await asyncio.to_thread(service.ledger.answer, answer)
     service.answered()
     return await asyncio.to_thread(service.ledger.load, ask.id)
@@ -116,7 +115,7 @@ async def decide(
     ),
 )
 async def approvals(
-    request: Asked,
+    request: KeyedRequest,
     everything: Annotated[bool, QueryParameter(name="all", description="Also those that were answered.")] = False,
 ) -> Response[bytes]:
     service, key = service_of(request), request.user
@@ -131,7 +130,7 @@ async def approvals(
         "approvals", "Show all that is asked: command, reasoning, risks and effect", ApprovalView, "The question."
     ),
 )
-async def approval_show(request: Asked, approval_id: _Id) -> Response[bytes]:
+async def approval_show(request: KeyedRequest, approval_id: _Id) -> Response[bytes]:
     service = service_of(request)
     entry = await load(service, request.user, approval_id)
     return reply(view(service, request.user, entry, whole=True))
@@ -141,7 +140,7 @@ async def approval_show(request: Asked, approval_id: _Id) -> Response[bytes]:
     "/v1/approvals/{approval_id:str}/approve",
     **described("approvals", "Let exactly this run, once", ApprovalView, "The question, answered.", scope="approve"),
 )
-async def approve(request: Asked, approval_id: _Id, data: _Said) -> Response[bytes]:
+async def approve(request: KeyedRequest, approval_id: _Id, data: _Said) -> Response[bytes]:
     return await _answered(request, approval_id, "approved", data)
 
 
@@ -149,12 +148,12 @@ async def approve(request: Asked, approval_id: _Id, data: _Said) -> Response[byt
     "/v1/approvals/{approval_id:str}/deny",
     **described("approvals", "Refuse it", ApprovalView, "The question, answered.", scope="approve"),
 )
-async def deny(request: Asked, approval_id: _Id, data: _Said) -> Response[bytes]:
+async def deny(request: KeyedRequest, approval_id: _Id, data: _Said) -> Response[bytes]:
     return await _answered(request, approval_id, "denied", data)
 
 
 async def _answered(
-    request: Asked, prefix: str, decision: Literal["approved", "denied"], said: Answer
+    request: KeyedRequest, prefix: str, decision: Literal["approved", "denied"], said: ApprovalAnswer
 ) -> Response[bytes]:
     service = service_of(request)
     entry = await decide(service, request.user, prefix, decision, said)

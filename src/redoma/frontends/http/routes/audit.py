@@ -16,7 +16,7 @@ from ..access import service_of
 from ..bodies import AuditRun, AuditRuns, AuditStatus
 from ..problems import without_paths
 from ..service import Service
-from .answers import Asked, described, reply
+from .answers import KeyedRequest, described, reply
 
 _Word = Annotated[str, QueryParameter(max_length=200)]
 _MAX_TEXT = 4000
@@ -46,7 +46,7 @@ def verified(service: Service, expected: str | None = None) -> AuditStatus:
     **described("audit", "Search the record, newest first", AuditRuns, "Runs on record.", scope="audit"),
 )
 async def audit_runs(
-    request: Asked,
+    request: KeyedRequest,
     text: Annotated[
         str, QueryParameter(max_length=200, description="In the code, label, reason, error or result.")
     ] = "",
@@ -78,7 +78,7 @@ async def audit_runs(
     **described("audit", "Verify the chain of records", AuditStatus, "Whether it is whole.", scope="audit"),
 )
 async def audit_verify(
-    request: Asked,
+    request: KeyedRequest,
     head: Annotated[
         str, QueryParameter(pattern="^([0-9a-f]{64})?$", description="A hash that was kept elsewhere.")
     ] = "",

@@ -19,7 +19,7 @@ from ..bodies import ApplyBody, ChangesList, ChangesView, moment
 from ..keys import Key
 from ..problems import Answered, not_found
 from ..service import Service
-from .answers import Asked, described, reply
+from .answers import KeyedRequest, described, reply
 
 _ID = re.compile(r"[0-9a-f]{32}\Z")
 _Id = Annotated[str, PathParameter(description="The id of the run.", max_length=64)]
@@ -102,7 +102,7 @@ def _needs_another_key() -> Answered:
 
 
 @get("/v1/changes", **described("changes", "List what is kept, newest first", ChangesList, "Changes."))
-async def changes(request: Asked) -> Response[bytes]:
+async def changes(request: KeyedRequest) -> Response[bytes]:
     service = service_of(request)
     found = await visible(service, request.user)
     return reply(ChangesList(changes=tuple(view(service, kept) for kept in found)))
@@ -112,7 +112,7 @@ async def changes(request: Asked) -> Response[bytes]:
     "/v1/changes/{run_id:str}",
     **described("changes", "Show the changes of a run, with their diffs", ChangesView, "The changes."),
 )
-async def changes_show(request: Asked, run_id: _Id) -> Response[bytes]:
+async def changes_show(request: KeyedRequest, run_id: _Id) -> Response[bytes]:
     service = service_of(request)
     kept, _ = await load(service, request.user, run_id)
     return reply(view(service, kept, whole=True))
@@ -128,7 +128,7 @@ async def changes_show(request: Asked, run_id: _Id) -> Response[bytes]:
         scope="approve",
     ),
 )
-async def changes_apply(request: Asked, run_id: _Id, data: _Which) -> Response[bytes]:
+async def changes_apply(request: KeyedRequest, run_id: _Id, data: _Which) -> Response[bytes]:
     service = service_of(request)
     return reply(view(service, await apply_as(service, request.user, run_id, data), whole=True))
 
@@ -137,7 +137,7 @@ async def changes_apply(request: Asked, run_id: _Id, data: _Which) -> Response[b
     "/v1/changes/{run_id:str}/discard",
     **described("changes", "Drop changes; the project was never touched", ChangesView, "The changes."),
 )
-async def changes_discard(request: Asked, run_id: _Id) -> Response[bytes]:
+async def changes_discard(request: KeyedRequest, run_id: _Id) -> Response[bytes]:
     service = service_of(request)
     return reply(view(service, await discard_as(service, request.user, run_id), whole=True))
 
@@ -152,7 +152,7 @@ async def changes_discard(request: Asked, run_id: _Id) -> Response[bytes]:
         scope="approve",
     ),
 )
-async def changes_undo(request: Asked, run_id: _Id) -> Response[bytes]:
+async def changes_undo(request: KeyedRequest, run_id: _Id) -> Response[bytes]:
     service = service_of(request)
     return reply(view(service, await undo_as(service, request.user, run_id), whole=True))
 

@@ -17,7 +17,7 @@ from ....pipeline.packages import store_of
 from ..access import service_of
 from ..bodies import Done, EnvironmentBody, EnvironmentList
 from ..problems import not_found
-from .answers import Asked, described, reply
+from .answers import KeyedRequest, described, reply
 
 _Wanted = Annotated[
     EnvironmentBody, Body(examples=[Example(summary="For data", value={"name": "data", "packages": ["pandas>=2"]})])
@@ -25,11 +25,11 @@ _Wanted = Annotated[
 _Name = Annotated[str, PathParameter(description="Its name.", max_length=64)]
 
 
-def _store(request: Asked) -> Store:
+def _store(request: KeyedRequest) -> Store:
     return store_of(service_of(request).config)
 
 
-async def _found(request: Asked, name: str) -> Environment:
+async def _found(request: KeyedRequest, name: str) -> Environment:
     """Return the environment of that name, even if it is for another interpreter. Raises `Answered` (404)."""
     try:
         check_name(name)
@@ -41,12 +41,12 @@ async def _found(request: Asked, name: str) -> Environment:
     return found
 
 
-def _reason(request: Asked) -> str:
+def _reason(request: KeyedRequest) -> str:
     return f"asked for by {request.user.requester}"
 
 
 @get("/v1/environments", **described("environments", "List environments", EnvironmentList, "Environments, by name."))
-async def environments(request: Asked) -> Response[bytes]:
+async def environments(request: KeyedRequest) -> Response[bytes]:
     return reply(EnvironmentList(environments=tuple(await asyncio.to_thread(_store(request).all))))
 
 
@@ -54,7 +54,7 @@ async def environments(request: Asked) -> Response[bytes]:
     "/v1/environments/{name:str}",
     **described("environments", "Show an environment: packages, versions, hashes", Environment, "The environment."),
 )
-async def environment_show(request: Asked, name: _Name) -> Response[bytes]:
+async def environment_show(request: KeyedRequest, name: _Name) -> Response[bytes]:
     return reply(await _found(request, name))
 
 
@@ -69,7 +69,7 @@ async def environment_show(request: Asked, name: _Name) -> Response[bytes]:
         status=201,
     ),
 )
-async def environment_create(request: Asked, data: _Wanted) -> Response[bytes]:
+async def environment_create(request: KeyedRequest, data: _Wanted) -> Response[bytes]:
     wanted = requirements(data.packages)
     made = await service_of(request).executor.create_environment(data.name, wanted, reason=_reason(request))
     return reply(made, 201, location=f"/v1/environments/{made.name}")
@@ -85,7 +85,7 @@ async def environment_create(request: Asked, data: _Wanted) -> Response[bytes]:
         scope="admin",
     ),
 )
-async def environment_update(request: Asked, name: _Name) -> Response[bytes]:
+async def environment_update(request: KeyedRequest, name: _Name) -> Response[bytes]:
     await _found(request, name)
     return reply(await service_of(request).executor.update_environment(name, reason=_reason(request)))
 
@@ -96,7 +96,7 @@ async def environment_update(request: Asked, name: _Name) -> Response[bytes]:
         "environments", "Remove an environment; runs that have it keep its files", Done, "It is gone.", scope="admin"
     ),
 )
-async def environment_remove(request: Asked, name: _Name) -> Response[bytes]:
+async def environment_remove(request: KeyedRequest, name: _Name) -> Response[bytes]:
     await _found(request, name)
     await asyncio.to_thread(_store(request).remove, name)
     return reply(Done())

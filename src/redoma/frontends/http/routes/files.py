@@ -13,7 +13,7 @@ from litestar.response import Stream
 from ....lib.errors import InvalidRequest
 from ....sessions.folder import FileInfo
 from ..bodies import Done, FileList, FileName, FileRename
-from .answers import Asked, reply
+from .answers import KeyedRequest, reply
 from .sessions import Id, in_session, used
 
 _Renamed = Annotated[FileRename, Body(examples=[Example(summary="A file", value={"path": "a.txt", "to": "b.txt"})])]
@@ -44,7 +44,7 @@ _WHERE, _SIZE = "X-Redoma-File", "X-Redoma-Size"
 
 
 @get("/v1/sessions/{session_id:str}/files", **in_session("List a directory of a session", FileList, "What is in it."))
-async def session_files(request: Asked, session_id: Id, path: _Below = ".") -> Response[bytes]:
+async def session_files(request: KeyedRequest, session_id: Id, path: _Below = ".") -> Response[bytes]:
     with used(request, session_id) as session:
         return reply(FileList(files=tuple(await session.files.list(path))))
 
@@ -53,7 +53,7 @@ async def session_files(request: Asked, session_id: Id, path: _Below = ".") -> R
     "/v1/sessions/{session_id:str}/files/stat",
     **in_session("What is known of a file", FileInfo, "The file, or a link itself."),
 )
-async def session_file_stat(request: Asked, session_id: Id, path: _Path) -> Response[bytes]:
+async def session_file_stat(request: KeyedRequest, session_id: Id, path: _Path) -> Response[bytes]:
     with used(request, session_id) as session:
         return reply(await session.files.stat(path))
 
@@ -65,7 +65,7 @@ async def session_file_stat(request: Asked, session_id: Id, path: _Path) -> Resp
     ),
 )
 async def session_file_read(
-    request: Asked, session_id: Id, path: _Path, offset: _Offset = -1
+    request: KeyedRequest, session_id: Id, path: _Path, offset: _Offset = -1
 ) -> Stream | Response[bytes]:
     headers = {"Content-Disposition": "attachment", "Content-Security-Policy": "sandbox"}
     with used(request, session_id) as session:
@@ -90,7 +90,7 @@ async def _rest(first: bytes, pieces: AsyncIterator[bytes]) -> AsyncIterator[byt
     **in_session("Write a file, whole or not at all; directories on the way are made", Done, "It was written."),
 )
 async def session_file_write(
-    request: Asked,
+    request: KeyedRequest,
     session_id: Id,
     path: _Path,
     part: _Part = "",
@@ -112,7 +112,7 @@ async def session_file_write(
     "/v1/sessions/{session_id:str}/files",
     **in_session("Remove a file, or a directory with everything in it", Done, "It was removed."),
 )
-async def session_file_remove(request: Asked, session_id: Id, path: _Path) -> Response[bytes]:
+async def session_file_remove(request: KeyedRequest, session_id: Id, path: _Path) -> Response[bytes]:
     with used(request, session_id) as session:
         await session.files.remove(path)
     return reply(Done())
@@ -122,7 +122,7 @@ async def session_file_remove(request: Asked, session_id: Id, path: _Path) -> Re
     "/v1/sessions/{session_id:str}/files/rename",
     **in_session("Give a file another name; a file that has it is replaced", Done, "It was renamed."),
 )
-async def session_file_rename(request: Asked, session_id: Id, data: _Renamed) -> Response[bytes]:
+async def session_file_rename(request: KeyedRequest, session_id: Id, data: _Renamed) -> Response[bytes]:
     with used(request, session_id) as session:
         await session.files.rename(data.path, data.to)
     return reply(Done())
@@ -132,7 +132,7 @@ async def session_file_rename(request: Asked, session_id: Id, data: _Renamed) ->
     "/v1/sessions/{session_id:str}/files/make_dir",
     **in_session("Make a directory, and those on the way to it", Done, "It is there."),
 )
-async def session_make_dir(request: Asked, session_id: Id, data: _Directory) -> Response[bytes]:
+async def session_make_dir(request: KeyedRequest, session_id: Id, data: _Directory) -> Response[bytes]:
     with used(request, session_id) as session:
         await session.files.make_dir(data.path)
     return reply(Done())

@@ -14,7 +14,7 @@ from ..access import service_of
 from ..bodies import KeyBody, KeyList, NewKey
 from ..keys import Key
 from ..problems import not_found
-from .answers import Asked, described, reply
+from .answers import KeyedRequest, described, reply
 
 _Wanted = Annotated[
     KeyBody, Body(examples=[Example(summary="For an agent", value={"name": "agent", "scopes": ["run"]})])
@@ -28,14 +28,14 @@ _Name = Annotated[str, PathParameter(description="The key's name or id.", max_le
         "keys", "List all keys, also those that were revoked", KeyList, "Keys, without their secrets.", scope="admin"
     ),
 )
-async def keys(request: Asked) -> Response[bytes]:
+async def keys(request: KeyedRequest) -> Response[bytes]:
     return reply(KeyList(keys=tuple(await asyncio.to_thread(service_of(request).keys.list))))
 
 
 @post(
     "/v1/keys", **described("keys", "Make a key; it is shown this once", NewKey, "The key.", scope="admin", status=201)
 )
-async def key_create(request: Asked, data: _Wanted) -> Response[bytes]:
+async def key_create(request: KeyedRequest, data: _Wanted) -> Response[bytes]:
     known = service_of(request).keys
     made, text = await asyncio.to_thread(
         lambda: known.create(data.name, data.scopes, seconds=data.seconds, concurrency=data.concurrency, rate=data.rate)
@@ -44,7 +44,7 @@ async def key_create(request: Asked, data: _Wanted) -> Response[bytes]:
 
 
 @delete("/v1/keys/{name:str}", **described("keys", "Revoke a key, at once", Key, "The key.", scope="admin"))
-async def key_revoke(request: Asked, name: _Name) -> Response[bytes]:
+async def key_revoke(request: KeyedRequest, name: _Name) -> Response[bytes]:
     try:
         return reply(await asyncio.to_thread(service_of(request).keys.revoke, name))
     except InvalidRequest:

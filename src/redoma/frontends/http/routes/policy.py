@@ -14,7 +14,7 @@ from ..access import service_of
 from ..bodies import CheckBody, Checked, RunBody
 from ..keys import Key
 from ..service import Service
-from .answers import Asked, described, reply
+from .answers import KeyedRequest, described, reply
 
 _Asked = Annotated[
     CheckBody,
@@ -47,7 +47,7 @@ def judged(service: Service, key: Key, body: CheckBody) -> Checked:
     "/v1/policy/check",
     **described("policy", "What policy says of it, without running it", Checked, "The verdict.", scope="run"),
 )
-async def policy_check(request: Asked, data: _Asked) -> Response[bytes]:
+async def policy_check(request: KeyedRequest, data: _Asked) -> Response[bytes]:
     verdict = await asyncio.to_thread(judged, service_of(request), request.user, data)
     return reply(verdict)
 

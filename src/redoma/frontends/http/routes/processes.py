@@ -14,10 +14,10 @@ from ....lib.errors import InvalidRequest
 from ....sessions.runs import AsyncSessionProcess
 from ..access import service_of
 from ..bodies import Done, ProcessBody, ProcessList, ProcessView, Signal, Terminal
-from ..jobs import Job
+from ..jobs import RunJob
 from ..problems import Answered, not_found
 from . import runs
-from .answers import Asked, reply
+from .answers import KeyedRequest, reply
 from .sessions import Id, in_session, own
 
 _Wanted = Annotated[
@@ -35,12 +35,12 @@ _Terminal = Annotated[Terminal, Body(examples=[Example(summary="Larger", value={
 _Process = Annotated[str, PathParameter(description="The process's id.", max_length=64)]
 
 
-def _view(job: Job, names: dict[str, str]) -> ProcessView:
+def _view(job: RunJob, names: dict[str, str]) -> ProcessView:
     pid = job.process.pid if job.process is not None and job.has_begun else 0
     return ProcessView(**runs.fields(job.row, names), pid=pid)
 
 
-def _running(request: Asked, session_id: str, process_id: str) -> AsyncSessionProcess:
+def _running(request: KeyedRequest, session_id: str, process_id: str) -> AsyncSessionProcess:
     """Return a process that was started and has not ended. Raises `Answered` (404)."""
     for job in service_of(request).processes(own(request, session_id)):
         if job.row.id == process_id and job.process is not None and job.has_begun:
@@ -61,7 +61,7 @@ def _ended(error: InvalidRequest) -> Answered:
         status=201,
     ),
 )
-async def process_start(request: Asked, session_id: Id, data: _Wanted) -> Response[bytes]:
+async def process_start(request: KeyedRequest, session_id: Id, data: _Wanted) -> Response[bytes]:
     service, held = service_of(request), own(request, session_id)
     with held.using():
         job = service.accept_process(request.user, held, data)
@@ -75,7 +75,7 @@ async def process_start(request: Asked, session_id: Id, data: _Wanted) -> Respon
     "/v1/sessions/{session_id:str}/processes",
     **in_session("List processes in the background", ProcessList, "Those that have not ended."),
 )
-async def processes(request: Asked, session_id: Id) -> Response[bytes]:
+async def processes(request: KeyedRequest, session_id: Id) -> Response[bytes]:
     service = service_of(request)
     jobs = service.processes(own(request, session_id))
     names = await runs.key_names(service)
@@ -88,7 +88,7 @@ async def processes(request: Asked, session_id: Id) -> Response[bytes]:
     **in_session("Write bytes to the input of a process; waits while much is unread", Done, "Written."),
 )
 async def process_input(
-    request: Asked,
+    request: KeyedRequest,
     session_id: Id,
     process_id: _Process,
     end: Annotated[bool, QueryParameter(description="Close its input after that.")] = False,
@@ -109,7 +109,7 @@ async def process_input(
     "/v1/sessions/{session_id:str}/processes/{process_id:str}/signal",
     **in_session("Send a signal to a process", Done, "It was sent."),
 )
-async def process_signal(request: Asked, session_id: Id, process_id: _Process, data: _Signal) -> Response[bytes]:
+async def process_signal(request: KeyedRequest, session_id: Id, process_id: _Process, data: _Signal) -> Response[bytes]:
     process = _running(request, session_id, process_id)
     try:
         process.signal(data.signal)
@@ -122,7 +122,9 @@ async def process_signal(request: Asked, session_id: Id, process_id: _Process, d
     "/v1/sessions/{session_id:str}/processes/{process_id:str}/resize",
     **in_session("Give the terminal of a process another size", Done, "It has it."),
 )
-async def process_resize(request: Asked, session_id: Id, process_id: _Process, data: _Terminal) -> Response[bytes]:
+async def process_resize(
+    request: KeyedRequest, session_id: Id, process_id: _Process, data: _Terminal
+) -> Response[bytes]:
     _running(request, session_id, process_id).resize(data.rows, data.columns)
     return reply(Done())
 

@@ -17,11 +17,11 @@ from ....lib.errors import InvalidRequest
 from ....models import Result
 from ..access import service_of
 from ..bodies import Event, RunBody, Runs, RunSummary, RunView, encode, moment
-from ..jobs import Job, follow, row_of
+from ..jobs import RunJob, follow, row_of
 from ..problems import Answered
 from ..run_table import Row
 from ..service import Service
-from .answers import Asked, described, reply
+from .answers import KeyedRequest, described, reply
 
 T = TypeVar("T")
 _BEAT = 15.0
@@ -101,7 +101,7 @@ async def key_names(service: Service) -> dict[str, str]:
     return {key.id: key.name for key in await asyncio.to_thread(service.keys.list)}
 
 
-async def ended(request: Asked, job: Job) -> Row:
+async def ended(request: KeyedRequest, job: RunJob) -> Row:
     """Wait until a run has ended or waits for an approval, and return it. Raises the error that ended it.
 
     If the client disconnects, cancel the run, unless it is durable.
@@ -111,14 +111,14 @@ async def ended(request: Asked, job: Job) -> Row:
     return await service_of(request).ended(job)
 
 
-async def cancel_if_gone(request: Asked, job: Job, doing: asyncio.Future[Any]) -> None:
+async def cancel_if_gone(request: KeyedRequest, job: RunJob, doing: asyncio.Future[Any]) -> None:
     """Wait for `doing`, which is about a run. If the client disconnects first, cancel the run, unless it is durable."""
     await _until_gone(request, doing)
     if not doing.done() and not job.durable:
         job.cancel(_GONE)
 
 
-async def unless_gone(request: Asked, work: Coroutine[Any, Any, T]) -> T:
+async def unless_gone(request: KeyedRequest, work: Coroutine[Any, Any, T]) -> T:
     """Wait for `work`, which may never end, and return its result. Cancel it if the client disconnects."""
     doing = asyncio.ensure_future(work)
     await _until_gone(request, doing)
@@ -127,7 +127,7 @@ async def unless_gone(request: Asked, work: Coroutine[Any, Any, T]) -> T:
     return await doing
 
 
-async def _until_gone(request: Asked, doing: asyncio.Future[T]) -> None:
+async def _until_gone(request: KeyedRequest, doing: asyncio.Future[T]) -> None:
     """Wait until `doing` is done or the client has disconnected."""
     if (await asyncio.wait({doing}, timeout=_UNWATCHED))[0]:
         return
@@ -146,7 +146,7 @@ def result_of(row: Row) -> bytes:
     return row.result
 
 
-async def _gone(request: Asked) -> None:
+async def _gone(request: KeyedRequest) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
 
@@ -162,10 +162,10 @@ async def _gone(request: Asked) -> None:
         also={202: (Result, "A person has to approve it: it goes on when they have. Look the run up by its id.")},
     ),
 )
-async def run(request: Asked, data: _Wanted, idempotency: _Idempotency = "") -> Response[bytes]:
+async def run(request: KeyedRequest, data: _Wanted, idempotency: _Idempotency = "") -> Response[bytes]:
     service = service_of(request)
     found, _ = await service.accept(request.user, data, "sync", idempotency)
-    row = await ended(request, found) if isinstance(found, Job) else found
+    row = await ended(request, found) if isinstance(found, RunJob) else found
     return reply(result_of(row), 202 if row.state == "waiting" else 200)
 
 
@@ -173,7 +173,7 @@ async def run(request: Asked, data: _Wanted, idempotency: _Idempotency = "") -> 
     "/v1/runs/async",
     **described("runs", "Accept something to run, durably", RunView, "It is queued.", scope="run", status=202),
 )
-async def run_async(request: Asked, data: _Wanted, idempotency: _Idempotency = "") -> Response[bytes]:
+async def run_async(request: KeyedRequest, data: _Wanted, idempotency: _Idempotency = "") -> Response[bytes]:
     service = service_of(request)
     found, _ = await service.accept(request.user, data, "async", idempotency)
     row = row_of(found)
@@ -191,7 +191,7 @@ async def run_async(request: Asked, data: _Wanted, idempotency: _Idempotency = "
         media_type="text/event-stream",
     ),
 )
-async def run_stream(request: Asked, data: _Wanted) -> Stream:
+async def run_stream(request: KeyedRequest, data: _Wanted) -> Stream:
     service = service_of(request)
     found, _ = await service.accept(request.user, data, "stream")
     return events(service, found, cancels=True)
@@ -208,14 +208,14 @@ async def run_stream(request: Asked, data: _Wanted) -> Stream:
         media_type="text/event-stream",
     ),
 )
-async def run_events(request: Asked, run_id: _Id) -> Stream:
+async def run_events(request: KeyedRequest, run_id: _Id) -> Stream:
     service = service_of(request)
     return events(service, await service.find(request.user, run_id), cancels=False)
 
 
 @get("/v1/runs", **described("runs", "List runs, newest first: one's own, or with the scope audit all", Runs, "Runs."))
 async def runs(
-    request: Asked,
+    request: KeyedRequest,
     limit: Annotated[int, QueryParameter(ge=1, le=200)] = 50,
     before: Annotated[str, QueryParameter(description="`next` of the page before.", max_length=64)] = "",
     run_state: Annotated[
@@ -241,7 +241,7 @@ def _before(text: str) -> float:
 
 
 @get("/v1/runs/{run_id:str}", **described("runs", "Show a run", RunView, "The run."))
-async def run_show(request: Asked, run_id: _Id) -> Response[bytes]:
+async def run_show(request: KeyedRequest, run_id: _Id) -> Response[bytes]:
     service = service_of(request)
     row = row_of(await service.find(request.user, run_id))
     return reply(view(row, await key_names(service)))
@@ -251,19 +251,19 @@ async def run_show(request: Asked, run_id: _Id) -> Response[bytes]:
     "/v1/runs/{run_id:str}/cancel",
     **described("runs", "Cancel a run; one that has ended stays as it is", RunView, "The run.", scope="run"),
 )
-async def run_cancel(request: Asked, run_id: _Id) -> Response[bytes]:
+async def run_cancel(request: KeyedRequest, run_id: _Id) -> Response[bytes]:
     service = service_of(request)
     row = await service.cancel(request.user, run_id)
     return reply(view(row, await key_names(service)))
 
 
-def events(service: Service, found: Job | Row, *, cancels: bool) -> Stream:
+def events(service: Service, found: RunJob | Row, *, cancels: bool) -> Stream:
     """Stream the events of a run for `EventSource`. With `cancels`, cancel the run if the client disconnects."""
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
     return Stream(_lines(service, found, cancels=cancels), media_type="text/event-stream", headers=headers)
 
 
-async def _lines(service: Service, found: Job | Row, *, cancels: bool) -> AsyncIterator[bytes]:
+async def _lines(service: Service, found: RunJob | Row, *, cancels: bool) -> AsyncIterator[bytes]:
     following = follow(found, service.stopping, until_over=not cancels)
     pending: asyncio.Future[tuple[str, Any]] | None = None
     try:
@@ -286,7 +286,7 @@ async def _lines(service: Service, found: Job | Row, *, cancels: bool) -> AsyncI
             with suppress(asyncio.CancelledError, StopAsyncIteration):
                 await pending
         await following.aclose()  # type: ignore[attr-defined] # an asynchronous generator
-        if cancels and isinstance(found, Job) and not found.durable:
+        if cancels and isinstance(found, RunJob) and not found.durable:
             found.cancel(_GONE)
 
 

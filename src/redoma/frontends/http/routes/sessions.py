@@ -32,7 +32,7 @@ from ..bodies import (
 )
 from ..sessions import OwnedSession
 from . import changes, runs
-from .answers import Asked, described, reply
+from .answers import KeyedRequest, described, reply
 
 _Wanted = Annotated[
     SessionBody,
@@ -62,17 +62,17 @@ _Typed = Annotated[CompleteBody, Body(examples=[Example(summary="A name", value=
 Id = Annotated[str, PathParameter(description="The session's id.", max_length=64)]
 
 
-async def _view(request: Asked, held: OwnedSession) -> SessionView:
+async def _view(request: KeyedRequest, held: OwnedSession) -> SessionView:
     return held.view(await runs.key_names(service_of(request)))
 
 
-def own(request: Asked, session_id: str) -> OwnedSession:
+def own(request: KeyedRequest, session_id: str) -> OwnedSession:
     """Return the session if this key opened it. Raises `Answered` (404)."""
     return service_of(request).sessions.find(request.user, session_id)
 
 
 @contextmanager
-def used(request: Asked, session_id: str) -> Iterator[AsyncSession]:
+def used(request: KeyedRequest, session_id: str) -> Iterator[AsyncSession]:
     """Use the session if this key opened it: see `OwnedSession.using`. Raises `Answered`."""
     held = own(request, session_id)
     with held.using():
@@ -92,7 +92,7 @@ in_session = functools.partial(described, "sessions", scope="run")
         status=201,
     ),
 )
-async def session_open(request: Asked, data: _Wanted) -> Response[bytes]:
+async def session_open(request: KeyedRequest, data: _Wanted) -> Response[bytes]:
     held = await service_of(request).sessions.open(request.user, data)
     return reply(await _view(request, held), 201, location=f"/v1/sessions/{held.id}")
 
@@ -103,14 +103,14 @@ async def session_open(request: Asked, data: _Wanted) -> Response[bytes]:
         "sessions", "List sessions, newest first: one's own, or with the scope audit all", SessionList, "Sessions."
     ),
 )
-async def sessions(request: Asked) -> Response[bytes]:
+async def sessions(request: KeyedRequest) -> Response[bytes]:
     service = service_of(request)
     names = await runs.key_names(service)
     return reply(SessionList(sessions=tuple(held.view(names) for held in service.sessions.visible(request.user))))
 
 
 @get("/v1/sessions/{session_id:str}", **described("sessions", "Show a session", SessionView, "The session."))
-async def session_show(request: Asked, session_id: Id) -> Response[bytes]:
+async def session_show(request: KeyedRequest, session_id: Id) -> Response[bytes]:
     held = service_of(request).sessions.find(request.user, session_id, to_use=False)
     return reply(await _view(request, held))
 
@@ -119,7 +119,7 @@ async def session_show(request: Asked, session_id: Id) -> Response[bytes]:
     "/v1/sessions/{session_id:str}",
     **in_session("Close a session: nothing of it is left", SessionView, "The session, as it was."),
 )
-async def session_close(request: Asked, session_id: Id) -> Response[bytes]:
+async def session_close(request: KeyedRequest, session_id: Id) -> Response[bytes]:
     return reply(await _view(request, await service_of(request).sessions.end(request.user, session_id)))
 
 
@@ -127,7 +127,7 @@ async def session_close(request: Asked, session_id: Id) -> Response[bytes]:
     "/v1/sessions/{session_id:str}/run",
     **in_session("Run something in a session and wait for its result", Result, "How it ended."),
 )
-async def session_run(request: Asked, session_id: Id, data: _Run) -> Response[bytes]:
+async def session_run(request: KeyedRequest, session_id: Id, data: _Run) -> Response[bytes]:
     service = service_of(request)
     job = service.accept_in(request.user, own(request, session_id), data, "sync")
     return reply(runs.result_of(await runs.ended(request, job)))
@@ -142,7 +142,7 @@ async def session_run(request: Asked, session_id: Id, data: _Run) -> Response[by
         media_type="text/event-stream",
     ),
 )
-async def session_run_stream(request: Asked, session_id: Id, data: _Run) -> Stream:
+async def session_run_stream(request: KeyedRequest, session_id: Id, data: _Run) -> Stream:
     service = service_of(request)
     return runs.events(service, service.accept_in(request.user, own(request, session_id), data, "stream"), cancels=True)
 
@@ -151,7 +151,7 @@ async def session_run_stream(request: Asked, session_id: Id, data: _Run) -> Stre
     "/v1/sessions/{session_id:str}/interrupt",
     **in_session("Interrupt what runs in a session, as Ctrl-C does", Interrupted, "Whether something ran."),
 )
-async def session_interrupt(request: Asked, session_id: Id) -> Response[bytes]:
+async def session_interrupt(request: KeyedRequest, session_id: Id) -> Response[bytes]:
     with used(request, session_id) as session:
         return reply(Interrupted(interrupted=session.interrupt()))
 
@@ -160,7 +160,7 @@ async def session_interrupt(request: Asked, session_id: Id) -> Response[bytes]:
     "/v1/sessions/{session_id:str}/restart",
     **in_session("Have a new Python in a session; files stay, unless it had ended", SessionView, "The session."),
 )
-async def session_restart(request: Asked, session_id: Id) -> Response[bytes]:
+async def session_restart(request: KeyedRequest, session_id: Id) -> Response[bytes]:
     held = own(request, session_id)
     await service_of(request).sessions.restart(request.user, held)
     return reply(await _view(request, held))
@@ -172,7 +172,7 @@ async def session_restart(request: Asked, session_id: Id) -> Response[bytes]:
         "Names in a session that begin with a text, for whoever types", Names, "Names; none while something runs."
     ),
 )
-async def session_complete(request: Asked, session_id: Id, data: _Typed) -> Response[bytes]:
+async def session_complete(request: KeyedRequest, session_id: Id, data: _Typed) -> Response[bytes]:
     with used(request, session_id) as session:
         return reply(Names(names=tuple(await session.complete(data.text, context=data.context))))
 
@@ -184,7 +184,7 @@ async def session_complete(request: Asked, session_id: Id, data: _Typed) -> Resp
     "/v1/sessions/{session_id:str}/usage",
     **in_session("What a session uses, as it says itself", SessionUsage, "What it uses."),
 )
-async def session_usage(request: Asked, session_id: Id) -> Response[bytes]:
+async def session_usage(request: KeyedRequest, session_id: Id) -> Response[bytes]:
     with used(request, session_id) as session:
         return reply(await session.usage())
 
@@ -193,7 +193,7 @@ async def session_usage(request: Asked, session_id: Id) -> Response[bytes]:
     "/v1/sessions/{session_id:str}/contexts/{context:str}",
     **in_session("Drop the variables of a context, once no run goes on", Done, "Dropped."),
 )
-async def session_forget(request: Asked, session_id: Id, context: _Context) -> Response[bytes]:
+async def session_forget(request: KeyedRequest, session_id: Id, context: _Context) -> Response[bytes]:
     with used(request, session_id) as session:
         await session.forget(context)
     return reply(Done())
@@ -208,7 +208,7 @@ async def session_forget(request: Asked, session_id: Id, context: _Context) -> R
         status=201,
     ),
 )
-async def session_fork(request: Asked, session_id: Id, data: _Copies) -> Response[bytes]:
+async def session_fork(request: KeyedRequest, session_id: Id, data: _Copies) -> Response[bytes]:
     service = service_of(request)
     copies = await service.sessions.fork(request.user, own(request, session_id), data.n)
     names = await runs.key_names(service)
@@ -219,7 +219,7 @@ async def session_fork(request: Asked, session_id: Id, data: _Copies) -> Respons
     "/v1/sessions/{session_id:str}/changes",
     **in_session("Show what a session in an overlay has changed so far", Effect, "The changes."),
 )
-async def session_changes(request: Asked, session_id: Id) -> Response[bytes]:
+async def session_changes(request: KeyedRequest, session_id: Id) -> Response[bytes]:
     with used(request, session_id) as session:
         effect = await session.changes()
     return reply(msgspec.structs.replace(effect, project=service_of(request).boundary.project_name(effect.project)))
@@ -234,7 +234,7 @@ async def session_changes(request: Asked, session_id: Id) -> Response[bytes]:
         status=201,
     ),
 )
-async def session_keep(request: Asked, session_id: Id) -> Response[bytes]:
+async def session_keep(request: KeyedRequest, session_id: Id) -> Response[bytes]:
     with used(request, session_id) as session:
         kept = await session.keep()
     return reply(changes.view(service_of(request), kept, whole=True), 201, location=f"/v1/changes/{kept.id}")
@@ -244,7 +244,7 @@ async def session_keep(request: Asked, session_id: Id) -> Response[bytes]:
     "/v1/sessions/{session_id:str}/changes/discard",
     **in_session("Drop what a session has changed in its project; its variables stay", Done, "Gone."),
 )
-async def session_discard(request: Asked, session_id: Id) -> Response[bytes]:
+async def session_discard(request: KeyedRequest, session_id: Id) -> Response[bytes]:
     held = own(request, session_id)
     with held.copying():  # the session continues as a copy of itself
         await held.session.discard()
