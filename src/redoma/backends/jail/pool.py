@@ -107,6 +107,7 @@ class Pool:
         self._running: set[Cell] = set()
         self._dying: list[Cell] = []
         self._arming: dict[Cell, float] = {}
+        """Cells that are being made, and since when."""
         self._asked: dict[Spec, int] = {}
         """How often each other kind of cell was requested recently."""
         self._zygote: Zygote | None = None
@@ -441,24 +442,27 @@ class Pool:
         for spec in waiting:
             if spec in coming:
                 coming.remove(spec)
-            elif self._room(_MAX_ARMING):
+            elif self._make_room(_MAX_ARMING):
                 self._begin(zygote, spec)
         with suppress(BackendError):  # no run waits for these: try again later
-            while quiet and not waiting and (lacking := self._lacking()) is not None and self._room(self._max_ahead):
+            while quiet and not waiting and (lacking := self._lacking()) is not None and self._make_room(self._max_ahead):
                 self._begin(zygote, lacking)
 
-    def _room(self, max_arming: int) -> bool:
+    def _make_room(self, max_arming: int) -> bool:
+        """Return whether another cell may be made. If there are as many as may be, and runs wait for another kind, an
+        armed cell makes room.
+        """
         with self._lock:
             if len(self._arming) >= max_arming:
                 return False
             while len(self._armed) + len(self._arming) + len(self._running) >= self._maximum:
                 if not (self._armed and self._queue):
                     return False
-                self._dying.append(self._armed.popleft())  # no waiting run needs this kind
+                self._dying.append(self._armed.popleft())
             return True
 
     def _begin(self, zygote: Zygote, spec: Spec) -> None:
-        self._retry_at = time.monotonic() + _RETRY_AFTER
+        self._retry_at = time.monotonic() + _RETRY_AFTER  # unless it can be begun
         group = self._groups.make(str(next(_numbers))) if self._groups else None
         try:
             if group is not None:
@@ -469,13 +473,13 @@ class Pool:
                 group.remove()
             raise
         self._retry_at = 0.0
-        self._arming[cell] = time.monotonic() + _PATIENCE
+        self._arming[cell] = time.monotonic()
 
     def _sort_out(self) -> None:
         """Move cells that are ready now to the armed ones, and broken cells to the dying ones."""
         now = time.monotonic()
-        for cell, deadline in list(self._arming.items()):
-            if cell.broken is None and not cell.ready and now > deadline:
+        for cell, begun in list(self._arming.items()):
+            if cell.broken is None and not cell.ready and now > begun + _PATIENCE:
                 cell.broken = f"it was not ready after {_PATIENCE:g} s"
             if cell.broken is None and not cell.ready:
                 continue
@@ -486,7 +490,7 @@ class Pool:
                     self._asked.pop(cell.spec, None)  # no run needs this kind
             if cell.broken is not None:
                 self._retry_at = now + _RETRY_AFTER
-                self._fail_one(cell, deadline - _PATIENCE)
+                self._fail_one(cell, begun)
 
     def _hand_out(self) -> None:
         """Give armed cells to the runs that wait, in the order in which they came."""

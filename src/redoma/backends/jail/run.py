@@ -229,9 +229,12 @@ class Run:
         )
 
     def _feed(self, number: int, data: bytes, last: bool = False) -> None:
-        """Write what fits now, and the rest when there is room. With `last`, close the descriptor afterwards."""
+        """Write what fits now, and the rest when there is room. With `last`, close it afterwards: it is stdin."""
         waiting = self._feeding.pop(number, None)
-        view = memoryview(data) if waiting is None else memoryview(bytes(waiting) + data) if data else waiting
+        if waiting is None:
+            view = memoryview(data)
+        else:
+            view = memoryview(bytes(waiting) + data) if data else waiting
         try:
             while view:
                 view = view[os.write(number, view) :]
