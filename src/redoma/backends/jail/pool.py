@@ -445,7 +445,8 @@ class Pool:
             elif self._make_room(_MAX_ARMING):
                 self._begin(zygote, spec)
         with suppress(BackendError):  # no run waits for these: try again later
-            while quiet and not waiting and (lacking := self._lacking()) is not None and self._make_room(self._max_ahead):
+            ahead = self._max_ahead if quiet and not waiting else 0
+            while (lacking := self._lacking()) is not None and self._make_room(ahead):
                 self._begin(zygote, lacking)
 
     def _make_room(self, max_arming: int) -> bool:

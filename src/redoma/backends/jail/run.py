@@ -231,10 +231,8 @@ class Run:
     def _feed(self, number: int, data: bytes, last: bool = False) -> None:
         """Write what fits now, and the rest when there is room. With `last`, close it afterwards: it is stdin."""
         waiting = self._feeding.pop(number, None)
-        if waiting is None:
-            view = memoryview(data)
-        else:
-            view = memoryview(bytes(waiting) + data) if data else waiting
+        rest = memoryview(b"") if waiting is None else waiting
+        view = memoryview(bytes(rest) + data) if data else rest
         try:
             while view:
                 view = view[os.write(number, view) :]
