@@ -61,8 +61,10 @@ class Soak:
         self.check("leaves things", result, Status.ERROR, result.exit_code == 3)
 
     async def timeout(self, number: int) -> None:
-        code = random.choice(["while True: pass", "import time; time.sleep(50)"])
-        result = await run(self.executor, f"print('begun', flush=True)\n{code}", limits={"time": 0.6})
+        code, language = random.choice(
+            [("while True: pass", "python"), ("import time; time.sleep(50)", "python"), ("sleep 50", "bash")]
+        )
+        result = await run(self.executor, code, language, limits={"time": 0.6})
         self.check("timeout", result, Status.TIMEOUT)
 
     async def memory(self, number: int) -> None:
@@ -93,7 +95,8 @@ class Soak:
         self.check("odd limits", result, Status.ERROR, "OSError" in (result.error or ""))
 
     async def cancelled(self, number: int) -> None:
-        task = asyncio.create_task(run(self.executor, "import time; time.sleep(50)"))
+        code, language = random.choice([("import time; time.sleep(50)", "python"), ("sleep 50", "bash")])
+        task = asyncio.create_task(run(self.executor, code, language))
         await asyncio.sleep(random.choice([0, 0.001, 0.01, 0.05]))
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
