@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from approval_stage import Stage, case_of
 
@@ -240,7 +241,7 @@ def test_an_error_takes_the_whole_change_back(stage: Stage) -> None:
 
 def later(*statements: str) -> Schema:
     """The schema of a Redoma to come."""
-    return SCHEMA._replace(migrations=(*SCHEMA.migrations, statements))
+    return msgspec.structs.replace(SCHEMA, migrations=(*SCHEMA.migrations, statements))
 
 
 def test_an_older_database_is_brought_up_to_date(stage: Stage) -> None:

@@ -15,7 +15,7 @@ from process_stage import KINDS, configured
 import redoma
 from redoma import AsyncExecutor, Executor, InvalidRequest, Status
 from redoma.backends.base import Control
-from redoma.backends.native.backend import _REPORT, _Run
+from redoma.backends.native.backend import _REPORT, _Report, _Run
 from redoma.models import Request
 
 
@@ -49,7 +49,7 @@ async def test_a_signal_that_meets_the_end_takes_nothing_from_the_report() -> No
         run._far_end.close()
         while run._receive():
             continue
-        assert run._report() == (0, "", 0.0005, 4096, "", False)
+        assert run._report() == _Report(cpu=0.0005, memory=4096)
 
 
 @pytest.mark.parametrize("kind", ["jail", "native"])

@@ -19,6 +19,7 @@ from redoma import Request
 from redoma.backends.jail.guest import as_json
 from redoma.lib.mounts import _unescape
 from redoma.lib.patterns import lazy_pattern
+from redoma.redaction.redactor import _as_json
 
 plain = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -51,6 +52,11 @@ def test_the_id_of_a_request_is_a_random_uuid() -> None:
         assert uuid.UUID(each).hex == each
 
 
+@given(st.text(alphabet=st.characters(codec=None)) | st.text(alphabet='\x00\x1b\x7f"\\/\n\ud800é'))
+def test_a_text_that_is_redacted_by_its_name_is_written_as_json_writes_it(text: str) -> None:
+    assert _as_json(text) == json.dumps(text, ensure_ascii=False).encode("utf-8", "surrogatepass")
+
+
 @given(st.text(alphabet="ab1 \n"))
 def test_a_pattern_that_is_compiled_later_finds_the_same(text: str) -> None:
     now, later = re.compile(r"(a+)(\d)?", re.IGNORECASE), lazy_pattern(r"(a+)(\d)?", re.IGNORECASE)
@@ -70,7 +76,7 @@ def test_tls_works_again_once_it_is_wanted(tmp_path: Path) -> None:
         from redoma.lib.extras import load_small, restore_tls
         load_small()
         import asyncio
-        assert "ssl" not in sys.modules and asyncio.sslproto.ssl is None
+        assert "ssl" not in sys.modules and asyncio.base_events.ssl is None
         restore_tls()
         import ssl
         key = sys.argv[1]
@@ -108,6 +114,8 @@ def test_what_is_loaded_later_is_there_once_it_is_used() -> None:
         load_small()
         import asyncio, pathlib, uuid
         later = {"inspect", "linecache", "platform", "subprocess", "textwrap", "traceback", "urllib.parse"}
+        later |= {"asyncio.sslproto", "asyncio.staggered", "msgspec._json_schema", "msgspec.inspect"}
+        later |= {"msgspec.msgpack", "msgspec.toml", "msgspec.yaml"}
         assert not later & set(sys.modules), later & set(sys.modules)
         assert asyncio.iscoroutinefunction(asyncio.sleep)
         assert "inspect" in sys.modules and "subprocess" not in sys.modules
@@ -121,6 +129,13 @@ def test_what_is_loaded_later_is_there_once_it_is_used() -> None:
             asyncio.current_task().print_stack(file=sys.stdout)
 
         asyncio.run(main(), debug=True)
+        import msgspec
+        assert msgspec.json.schema(int) == {"type": "integer"}
+        assert msgspec.json.schema_components([int])[0] == ({"type": "integer"},)
+        assert msgspec.inspect.type_info(int) == msgspec.inspect.IntType()
+        assert msgspec.toml.decode(b"a = 1") == {"a": 1}
+        assert msgspec.yaml.decode(b"a: 1") == {"a": 1}
+        assert msgspec.msgpack.decode(msgspec.msgpack.encode([1])) == [1]
         import platform, subprocess, traceback, urllib.parse
         assert (subprocess.PIPE, subprocess.STDOUT, subprocess.DEVNULL) == (-1, -2, -3)
         assert platform.system() == "Linux" and urllib.parse.quote("a b") == "a%20b"

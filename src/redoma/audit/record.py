@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO
 
 import msgspec
 
@@ -42,7 +42,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     hash: str
 
 
-class Frame(NamedTuple):
+class Frame(msgspec.Struct, frozen=True):
     """A line whose own hash is right. `data` is still bytes: a verifier need not decode it."""
 
     seq: int
@@ -58,7 +58,7 @@ class Frame(NamedTuple):
         here.
         """
         data = msgspec.json.decode(self.data, type=dict[str, Any])
-        return Record(**(self._asdict() | {"data": data}))
+        return Record(**(msgspec.structs.asdict(self) | {"data": data}))
 
 
 class Head(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

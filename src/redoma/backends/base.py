@@ -11,7 +11,7 @@ import asyncio
 import os
 import signal
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AbstractContextManager
 from typing import Any, Literal, Protocol, TypeAlias, TypeVar, runtime_checkable
 
@@ -210,6 +210,17 @@ Passed: TypeAlias = int | str
 """What is passed to a run along with input: a descriptor of this process, or the name of an image that the backend
 keeps elsewhere; -1 if nothing.
 """
+
+
+def keep_requests(error: BaseException, requests: Iterable[NetworkRequest]) -> None:
+    """Attach the requests that a run made to the error or cancellation that ended it, for `kept_requests`."""
+    error.__dict__["redoma_requests"] = tuple(requests)
+
+
+def kept_requests(error: BaseException | None) -> tuple[NetworkRequest, ...]:
+    """Return the requests that a run made before this error or cancellation ended it."""
+    found: tuple[NetworkRequest, ...] = error.__dict__.get("redoma_requests", ()) if error is not None else ()
+    return found
 
 
 class Image(Protocol):

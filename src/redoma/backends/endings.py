@@ -7,7 +7,7 @@ and exit code are decided here, so that the same end reads the same on every bac
 from __future__ import annotations
 
 import signal
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -17,7 +17,7 @@ from .base import Outcome, OverlayEntry, exceeded
 _LIMIT_SIGNALS: dict[int, str] = {signal.SIGXFSZ: "file_size", signal.SIGXCPU: "cpu"}
 
 
-class FinalStatus(NamedTuple):
+class FinalStatus(msgspec.Struct, frozen=True):
     """How a run ended, as its result says it."""
 
     status: Status

@@ -16,7 +16,7 @@ import os
 import socket
 import sys
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING
 
@@ -27,7 +27,7 @@ from ..lib.extras import pip_install
 from ..lib.files import reason
 from ..models import HostRule, Isolation, NetworkRequest, Request
 from ..models.network import placeholder, written
-from .base import Outcome, uncancellable
+from .base import Outcome, keep_requests, uncancellable
 from .spawn import Child, spawn
 
 if TYPE_CHECKING:
@@ -67,17 +67,6 @@ async def run_with_hosts(
         keep_requests(error, requests)
         raise
     return msgspec.structs.replace(outcome, network=tuple(requests))
-
-
-def keep_requests(error: BaseException, requests: Iterable[NetworkRequest]) -> None:
-    """Attach the requests that a run made to the error or cancellation that ended it, for `kept_requests`."""
-    error.__dict__["redoma_requests"] = tuple(requests)
-
-
-def kept_requests(error: BaseException | None) -> tuple[NetworkRequest, ...]:
-    """Return the requests that a run made before this error or cancellation ended it."""
-    found: tuple[NetworkRequest, ...] = error.__dict__.get("redoma_requests", ()) if error is not None else ()
-    return found
 
 
 def _promise(rules: tuple[HostRule, ...]) -> str:

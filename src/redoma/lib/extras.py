@@ -41,11 +41,18 @@ class _Later(type(sys)):  # type: ignore[misc]  # a module: importing `types` fo
 
 def _later() -> dict[str, object]:
     """Modules that these import and a short run doesn't use, with what is taken from them at once."""
-    unused = ("inspect", "linecache", "platform", "subprocess", "textwrap", "traceback", "urllib.parse")
+    unused = ["inspect", "linecache", "platform", "subprocess", "textwrap", "traceback", "urllib.parse"]
+    unused += ["asyncio.sslproto", "asyncio.staggered"]
+    unused += ["msgspec._json_schema", "msgspec.inspect", "msgspec.msgpack", "msgspec.toml", "msgspec.yaml"]
     modules = {name: _Later(name) for name in unused}
     modules["platform"].system = lambda: os.uname().sysname
     modules["subprocess"].__dict__.update(PIPE=-1, STDOUT=-2, DEVNULL=-3)
-    for name, function in (("traceback", "extract_stack"), ("urllib.parse", "quote_from_bytes")):
+    for name, function in (
+        ("msgspec._json_schema", "schema"),
+        ("msgspec._json_schema", "schema_components"),
+        ("traceback", "extract_stack"),
+        ("urllib.parse", "quote_from_bytes"),
+    ):
         setattr(modules[name], function, modules[name].function(function))
     return {name: module for name, module in modules.items() if name not in sys.modules}
 
@@ -87,11 +94,7 @@ def restore_tls() -> None:
     """Let asyncio make TLS connections, also after `load_small`."""
     import asyncio.base_events
     import asyncio.selector_events
-    import asyncio.sslproto
-    import importlib
     import ssl
 
-    if getattr(asyncio.sslproto, "ssl", None) is None:
-        importlib.reload(asyncio.sslproto)
-        for module in (asyncio.base_events, asyncio.selector_events):
-            module.ssl = ssl  # type: ignore[attr-defined]
+    for module in (asyncio.base_events, asyncio.selector_events):  # `asyncio.sslproto` finds it when it is loaded
+        module.ssl = ssl  # type: ignore[attr-defined]

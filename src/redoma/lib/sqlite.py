@@ -16,7 +16,9 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
+
+import msgspec
 
 from . import files
 from .errors import StoreError
@@ -28,7 +30,7 @@ _BUSY_SECONDS = 5.0
 """A transaction takes milliseconds, so if we wait this long, the process that holds the database is stopped."""
 
 
-class Schema(NamedTuple):
+class Schema(msgspec.Struct, frozen=True):
     """The tables of one kind of database, and texts for error messages."""
 
     application: int
@@ -141,12 +143,12 @@ class Store:
         """Migrate to the newest schema in one transaction: of two processes that start this, the second finds it
         done.
         """
-        application, migrations, *_ = self._schema
+        migrations = self._schema.migrations
         db.execute("BEGIN IMMEDIATE")
         for number in range(self._version(db), len(migrations)):
             for statement in migrations[number]:
                 db.execute(statement)
-        db.execute(f"PRAGMA application_id = {application}")
+        db.execute(f"PRAGMA application_id = {self._schema.application}")
         db.execute(f"PRAGMA user_version = {len(migrations)}")
         db.execute("COMMIT")
 

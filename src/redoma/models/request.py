@@ -8,7 +8,6 @@ from typing import Annotated, Literal
 import msgspec
 
 from ..lib.errors import InvalidRequest
-from ..lib.patterns import lazy_pattern
 from ..lib.units import parse_size
 from .environment import EnvironmentUse
 from .network import HostRule, SecretUse, placeholder
@@ -137,8 +136,6 @@ MIN_SECRET = 4
 MAX_PATTERN, MAX_PATTERNS = 1024, 100
 """Characters of one pattern in `outputs`, and how many there may be."""
 
-_ENV_NAME = lazy_pattern(r"[A-Za-z_][A-Za-z0-9_]*\Z")
-
 
 def _is_plain(path: str) -> bool:
     """Return whether it is a relative path without `..` and the like."""
@@ -218,7 +215,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
             if "\0" in word:
                 raise InvalidRequest("an argument holds a NUL byte", why="the kernel ends it there", next="remove it")
         for name, value in (*self.env.items(), *self.secrets.items()):
-            if not _ENV_NAME.match(name) or "\0" in value:
+            if not (name.isascii() and name.isidentifier()) or "\0" in value:
                 raise InvalidRequest(
                     f"environment variable {name!r} can't be set",
                     why="names are letters, digits and _, and values hold no NUL byte",

@@ -12,7 +12,8 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import NamedTuple
+
+import msgspec
 
 from ..lib import files
 from ..lib.errors import RedomaError
@@ -23,7 +24,7 @@ _NAME = lazy_pattern(r"(?P<run>[A-Za-z0-9_:-][A-Za-z0-9._:-]{0,127})\.(?P<stream
 _PART = lazy_pattern(r"\.[0-9a-f]{32}\.part\Z")
 
 
-class ArtifactFile(NamedTuple):
+class ArtifactFile(msgspec.Struct, frozen=True, order=True):
     """An artifact in the directory; `time` is when it was written, `name` its file."""
 
     time: float

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import msgspec
 
@@ -211,7 +211,7 @@ def _length_within(data: bytes, raw: bytearray, redactor: Redactor) -> int:
     return len(lines) if data.startswith(lines) else 0
 
 
-class Text(NamedTuple):
+class Text(msgspec.Struct, frozen=True):
     """Sanitised and redacted text, the positions of its replacements, and how much is missing at the seam."""
 
     data: bytes

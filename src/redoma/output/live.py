@@ -295,4 +295,4 @@ def _after_lines(data: bytes, start: int, lines: int) -> int:
 
 def _without_beginning(text: Text, size: int) -> Text:
     marks = matches_after((mark for mark in text.marks if mark.start >= size), size)
-    return text._replace(data=text.data[size:], marks=marks, seam=max(0, text.seam - size))
+    return msgspec.structs.replace(text, data=text.data[size:], marks=marks, seam=max(0, text.seam - size))

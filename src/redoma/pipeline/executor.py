@@ -596,8 +596,6 @@ class AsyncExecutor:
         """Return a request for the host in which Git runs nothing that a repository configures, unless the executor
         trusts it.
         """
-        from . import foreign_repositories
-
         submission, reading = judged.submission, judged.reading
         entry = self.config.entries.get(submission.entry)
         if isinstance(entry, NativeEntry) and entry.trust_repository:
@@ -605,6 +603,10 @@ class AsyncExecutor:
         listed = entry is not None and entry.command_whitelist is not None
         if reading is None or reading.request is not submission.request:  # policy saw a part of it
             reading = Reading(submission.request)
+        if not reading.may_run_version_control():
+            return submission.request
+        from . import foreign_repositories
+
         return await foreign_repositories.protected(reading, listed=listed)
 
     def _spool(self, request: Request, redactor: Redactor) -> Callable[[Stream], Spool] | None:

@@ -109,24 +109,25 @@ async def protected(reading: Reading, *, listed: bool) -> Request:
     """
     request = reading.request
     try:
-        commands, hidden = version_control(reading)
+        found = version_control(reading)
     except Unreadable:
         if not listed:  # the policy has judged that it is unreadable
             return request
         raise _refused("what this command runs can't be read", "list a simpler command") from None
+    commands = found.commands
     looks = all(map(only_looks, commands))
     if not commands or not (listed or looks):
         return request
-    if hidden:
-        raise _refused(hidden, "name the directory itself (cd DIR, git -C DIR), or run it in the jail")
+    if found.hidden:
+        raise _refused(found.hidden, "name the directory itself (cd DIR, git -C DIR), or run it in the jail")
     search = _Search(request, thorough=not looks or any(map(may_enter_submodules, commands)), changing=not looks)
     runs = [command for command in commands if command.name == "git"]
     places = dict.fromkeys(_place(command, command.directory or ".", request) for command in runs)
     # A `cd` before it may fail, or be in the background.
     others = dict.fromkeys(_place(command, ".", request) for command in runs)
     # In a thread: asyncio's child watcher complains about a child that is found to have ended when it is signalled.
-    found = await asyncio.to_thread(search.run, [*places], [*others])
-    return msgspec.structs.replace(request, env=_with(request.env, SETTINGS | found))
+    settings = await asyncio.to_thread(search.run, [*places], [*others])
+    return msgspec.structs.replace(request, env=_with(request.env, SETTINGS | settings))
 
 
 def _with(env: Mapping[str, str], settings: Mapping[str, str]) -> dict[str, str]:

@@ -12,8 +12,7 @@ import msgspec
 
 from ..approval import NOBODY, Verdict
 from ..audit import records
-from ..backends.base import Capabilities, Outcome, Repr, exceeded
-from ..backends.hosts import kept_requests
+from ..backends.base import Capabilities, Outcome, Repr, exceeded, kept_requests
 from ..lib.errors import AuditError, RedomaError
 from ..lib.text import valid_utf8
 from ..models import (

@@ -94,13 +94,18 @@ def _has_operand(args: Sequence[str]) -> bool:
     return any(not arg.startswith("-") for arg in args) or "--" in args[:-1]
 
 
+def _is_plain(text: str) -> bool:
+    """Return whether a text matches itself alone, in any case."""
+    return text.isascii() and not is_glob(text)
+
+
 class _Words:
     """One entry of `Rule.command`: a name, then words that must follow, with only options in between."""
 
     def __init__(self, entry: str) -> None:
         name, *self._words = entry.split()
         self._fits_name = any_glob([name])
-        self._plain = name.lower() if name.isascii() and not is_glob(name) else ""
+        self._plain = name.lower() if _is_plain(name) else ""
 
     def fits_name(self, name: str, lowered: str) -> object:
         """Return whether the name matches. `lowered`: the result of `_lowered(name)`, computed once for all entries."""
@@ -114,7 +119,7 @@ class _Words:
     @functools.cached_property
     def literals(self) -> frozenset[str]:
         """The words that aren't globs."""
-        return frozenset(word.lower() for word in self._words if word.isascii() and not is_glob(word))
+        return frozenset(word.lower() for word in self._words if _is_plain(word))
 
     def match(self, command: Command) -> bool:
         """Return whether the words follow in a command whose name is known to match.
@@ -153,12 +158,28 @@ class _CommandRule:
 
     def __init__(self, rule: Rule) -> None:
         self.rule = rule
-        self.words = [_Words(entry) for entry in rule.command or ("*",)]
-        self.flags = [frozenset(entry.split("|")) for entry in rule.flags]
-        self.bare = "" in rule.args
-        self.fits_arg = any_glob(glob for glob in rule.args if glob)
-        self.fits_write = any_glob(rule.writes)
         self.needs_slash = bool(rule.args) and all("/" in glob and "[" not in glob for glob in rule.args)
+        names = " ".join(rule.command or ("*",))
+        self._plain = names.lower() if _is_plain(names) else ""
+        """All names and words in lower case; empty if there is a glob among them."""
+
+    # The rest is prepared when it is first needed: one command concerns few of the rules.
+
+    @functools.cached_property
+    def words(self) -> list[_Words]:
+        return [_Words(entry) for entry in self.rule.command or ("*",)]
+
+    @functools.cached_property
+    def flags(self) -> list[frozenset[str]]:
+        return [frozenset(entry.split("|")) for entry in self.rule.flags]
+
+    @functools.cached_property
+    def fits_arg(self) -> Fits:
+        return any_glob(glob for glob in self.rule.args if glob)
+
+    @functools.cached_property
+    def fits_write(self) -> Fits:
+        return any_glob(self.rule.writes)
 
     def concerns(self, *, writes: bool, slashes: bool) -> bool:
         """Return whether the rule can match a command at all. `writes`: whether that command writes files. `slashes`:
@@ -168,6 +189,8 @@ class _CommandRule:
     def entries_for(self, name: str, lowered: str) -> list[_Words] | None:
         """Return the entries whose words a command with this name must match: none if the name is enough; None if the
         rule is not about it. `lowered`: the result of `_lowered(name)`."""
+        if lowered and self._plain and lowered not in self._plain:
+            return None
         entries = [words for words in self.words if words.fits_name(name, lowered)]
         if not entries:
             return None
@@ -189,7 +212,7 @@ class _CommandRule:
             if not has_flag(command.args, spellings):
                 return "flags"
         if self.rule.args and not (
-            (self.bare and not _has_operand(command.args)) or any(map(self.fits_arg, arguments))
+            ("" in self.rule.args and not _has_operand(command.args)) or any(map(self.fits_arg, arguments))
         ):
             return "args"
         if self.rule.writes and not any(map(self.fits_write, writes)):
@@ -245,15 +268,20 @@ class Matcher:
                 self.traits.setdefault(trait, []).append(rule)
         self._rules = rules
         self._about: dict[tuple[str, bool, bool], list[tuple[_CommandRule, list[_Words]]]] = {}
-        self._by_name: dict[type[Fact], _NameIndex] = {
+        self._of_time = [rule for rule in rules if rule.time_over > 0]
+        self._of_text = [rule for rule in rules if rule.pattern or rule.longer_than > 0]
+
+    @functools.cached_property
+    def _by_name(self) -> dict[type[Fact], _NameIndex]:
+        """The rules about names, prepared when the first name occurs, because commands have none."""
+        rules = self._rules
+        return {
             Import: _NameIndex(
                 (entry, rule) for rule in rules for name in rule.imports for entry in (name, f"{name}.*")
             ),
             Call: _NameIndex((name, rule) for rule in rules for name in rule.calls),
             Attribute: _NameIndex((name, rule) for rule in rules for name in rule.attributes),
         }
-        self._of_time = [rule for rule in rules if rule.time_over > 0]
-        self._of_text = [rule for rule in rules if rule.pattern or rule.longer_than > 0]
 
     @functools.cached_property
     def _commands(self) -> list[_CommandRule]:

@@ -7,9 +7,10 @@ code that looks for something dangerous has to follow both readings.
 
 from __future__ import annotations
 
-import re
+import functools
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+
+import msgspec
 
 from ..lib.patterns import lazy_pattern
 from .facts import MAX_NAME, names
@@ -51,7 +52,7 @@ class Grammar:
         """Whether options that are not listed never take the next word."""
 
 
-class Option(NamedTuple):
+class Option(msgspec.Struct, frozen=True):
     """One word that begins with a dash, parsed."""
 
     name: str
@@ -67,7 +68,7 @@ class Option(NamedTuple):
     may be its value or not."""
 
 
-class Item(NamedTuple):
+class Item(msgspec.Struct, frozen=True):
     """An option or operand of a command line."""
 
     at: int
@@ -122,7 +123,7 @@ def operands(args: Sequence[str], grammar: Grammar) -> list[str]:
     return [args[item.at] for item in walk(args, grammar) if item.option is None]
 
 
-class Given(NamedTuple):
+class Given(msgspec.Struct, frozen=True):
     """A value of an option that was searched for."""
 
     at: int
@@ -184,27 +185,32 @@ def tar_letters(args: Sequence[str]) -> str:
 
 def grammar_of(program: str) -> Grammar:
     """Return the grammar of a program, given its base name; `python3.11` has that of `python`."""
-    return GRAMMARS.get(program) or GRAMMARS.get(program[:MAX_NAME].rstrip("0123456789."), NOTHING_KNOWN)
+    options = GRAMMARS.get(program)
+    return _grammar(GRAMMARS.get(program[:MAX_NAME].rstrip("0123456789."), "") if options is None else options)
 
 
-NOTHING_KNOWN = Grammar()
+@functools.cache
+def _grammar(options: str) -> Grammar:
+    """Return the grammar that an entry of the table describes. Most requests need none, or a few of them."""
+    flags, values, more, *_ = (*options.split("|"), "", "")
+    return Grammar(
+        flags,
+        values,
+        optional=more.partition("optional ")[2],
+        operands=int(more.partition("operands ")[2] or 0),
+        assignments="assignments" in more,
+        only_flags="only flags" in more,
+    )
 
 
-def _table(text: str) -> dict[str, Grammar]:
-    """Parse a table. An entry is `programs: options without a value | options with a value | other properties`."""
-    found: dict[str, Grammar] = {}
-    for entry in re.findall(r"^[^\s#].*(?:\n .*)*", text, re.MULTILINE):
-        programs, _, options = " ".join(entry.split()).partition(":")
-        flags, values, more, *_ = (*options.split("|"), "", "")
-        grammar = Grammar(
-            flags,
-            values,
-            optional=more.partition("optional ")[2],
-            operands=int(more.partition("operands ")[2] or 0),
-            assignments="assignments" in more,
-            only_flags="only flags" in more,
-        )
-        found |= dict.fromkeys(programs.split(", "), grammar)
+def _table(text: str) -> dict[str, str]:
+    """Return what a table says of each program. An entry is `programs: options without a value | options with a value |
+    other properties`, and goes on in lines that are indented."""
+    found: dict[str, str] = {}
+    for entry in text.replace("\n    ", " ").splitlines():
+        if not entry.startswith("#"):
+            programs, _, options = entry.partition(":")
+            found |= dict.fromkeys(programs.split(", "), options)
     return found
 
 

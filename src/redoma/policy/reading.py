@@ -12,6 +12,12 @@ from ..models import OTHER, Request
 from .facts import MAX_SOURCE, Command, Executed, Fact, Span, Trait, Unbound
 from .outside import written_outside
 
+VERSION_CONTROL = frozenset({"git", "hg"})
+UNREAD = frozenset(
+    {"source.too-large", "source.too-deep", "source.unread", "javascript.syntax-error", "javascript.dynamic-command"}
+)
+"""Traits of requests of which a part isn't read."""
+
 
 class Reading:
     """The facts of one request, read on first use and then cached.
@@ -41,6 +47,19 @@ class Reading:
             return any(isinstance(fact, Executed) and fact.is_script for fact in self.facts())
         except Exception:  # as in `evaluate`, which refuses what can't be read
             return False
+
+    def may_run_version_control(self) -> bool:
+        """Return whether the request may run Git or Mercurial: it does, or what it runs isn't all known. Never raises.
+        `version_control` says more; it takes longer to load than a short run has."""
+        try:
+            facts = self.facts()
+        except Exception:  # as in `names_scripts`
+            return True
+        return any(
+            (isinstance(fact, Command) and fact.name in VERSION_CONTROL)
+            or (isinstance(fact, Trait) and fact.name in UNREAD)
+            for fact in facts
+        )
 
     def with_input(self, *, live_input: bool = False) -> Sequence[Fact]:
         """Return the facts with the request's input taken into account, to find the files that it executes. Only a

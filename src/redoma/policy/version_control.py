@@ -6,16 +6,14 @@ import posixpath
 import re
 from collections.abc import Iterator, Sequence
 from itertools import takewhile
-from typing import NamedTuple
+
+import msgspec
 
 from ..lib.patterns import lazy_pattern
 from ..models import Request
 from .facts import UNKNOWN, Assigned, Attribute, Call, Command, Fact, Trait, names, only_known_later, runs_elsewhere
 from .options import Item, grammar_of, walk
-from .reading import Reading
-
-PROGRAMS = frozenset({"git", "hg"})
-
+from .reading import UNREAD, VERSION_CONTROL, Reading
 
 _READ_ONLY = names("""
     annotate archive blame branch cat cat-file check-attr check-ignore check-mailmap cherry config count-objects
@@ -38,9 +36,6 @@ _MOVING_VARIABLE = lazy_pattern(r"(?:HOME|XDG_CONFIG_HOME|CDPATH|GIT_.*)\Z|.*\0"
 _MOVING_CALL = lazy_pattern(
     r"(?:os|posix|contextlib)\.(?:f?chdir|chroot|exec\w*e|spawn\w*e|posix_spawnp?|environ\.clear|unsetenv)\Z"
 )
-_UNREAD = frozenset(
-    {"source.too-large", "source.too-deep", "source.unread", "javascript.syntax-error", "javascript.dynamic-command"}
-)
 _POSITIONAL_BEFORE_CWD = 9  # of subprocess.Popen
 _LOOP = lazy_pattern(r"\b(?:for|while|until|select)\b")
 _GLOB = lazy_pattern(r"[*?\[]")
@@ -50,7 +45,7 @@ class Unreadable(Exception):
     """The request can't be read, so what it runs isn't known."""
 
 
-class Found(NamedTuple):
+class Found(msgspec.Struct, frozen=True):
     """The commands of Git and Mercurial that a request runs."""
 
     commands: list[Command]
@@ -70,10 +65,12 @@ def version_control(reading: Reading) -> Found:
     except Exception as error:
         raise Unreadable from error
     commands = [
-        fact for fact in facts if isinstance(fact, Command) and fact.name in PROGRAMS and not runs_elsewhere(fact.via)
+        fact
+        for fact in facts
+        if isinstance(fact, Command) and fact.name in VERSION_CONTROL and not runs_elsewhere(fact.via)
     ]
     if not commands:
-        if any(isinstance(fact, Trait) and fact.name in _UNREAD for fact in facts):
+        if any(isinstance(fact, Trait) and fact.name in UNREAD for fact in facts):
             raise Unreadable
         return Found([], "")
     return Found(commands, next(_hidden(request, facts, commands), ""))
@@ -138,7 +135,7 @@ def _hidden(request: Request, facts: Sequence[Fact], commands: Sequence[Command]
                 yield f"it sets {name.replace(UNKNOWN, '?')!a}, which may lead git to another repository"
             case Call(name=name) | Attribute(name=name) if _MOVING_CALL.match(name):
                 yield f"in which directory git runs, or with which variables, is not known after {name}"
-            case Trait(name=name) if name in _UNREAD:
+            case Trait(name=name) if name in UNREAD:
                 yield "it can't be read to its end"
             case Command() if _drops_variables(fact):
                 yield f"{fact.name!a} may remove the variables that keep git from running what a repository configures"

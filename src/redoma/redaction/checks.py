@@ -13,7 +13,8 @@ import itertools
 import re
 from collections.abc import Callable
 from types import ModuleType
-from typing import NamedTuple
+
+import msgspec
 
 from ..lib.patterns import lazy_pattern
 
@@ -75,7 +76,7 @@ def _is_strong(value: bytes) -> bool:
     return digits >= 2 or (digits == 1 and not value.islower()) or (len(value) >= 20 and different >= 16)
 
 
-class _Value(NamedTuple):
+class _Value(msgspec.Struct, frozen=True):
     """The value that follows a name; for a long one, its beginning."""
 
     text: bytes

@@ -11,6 +11,8 @@ from datetime import date, time, timedelta
 from decimal import Decimal
 from typing import Any
 
+import msgspec
+
 from ..lib import encodings
 from ..lib.encodings import base64_cores
 from ..lib.patterns import lazy_pattern
@@ -286,10 +288,8 @@ class _Walk:
         """Redact a text whose name may mark it as a secret (`"password": "x"`). If it does, all of the text is
         removed.
         """
-        import json
-
-        before = f"{json.dumps(name, ensure_ascii=False)}: ".encode("utf-8", "surrogatepass")
-        spelt, at = json.dumps(text, ensure_ascii=False).encode("utf-8", "surrogatepass"), len(before)
+        before, spelt = _as_json(name) + b": ", _as_json(text)
+        at = len(before)
         pair = [Match(f.start - at, f.end - at, f.kind) for f in self.redactor.find(before + spelt) if f.end > at]
         alone = self.redactor.find(spelt) if pair else []
         for item in pair:
@@ -318,6 +318,16 @@ class _Walk:
             if self.left < 0:
                 break
         return cleaned
+
+
+def _as_json(text: str) -> bytes:
+    """Return a text as JSON, with a lone surrogate as it is."""
+    try:
+        return msgspec.json.encode(text)
+    except UnicodeEncodeError:
+        import json  # takes long to load, and few texts need it
+
+        return json.dumps(text, ensure_ascii=False).encode("utf-8", "surrogatepass")
 
 
 def _with_lines(value: str) -> list[str]:

@@ -19,7 +19,6 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
 
 import msgspec
 
@@ -104,7 +103,7 @@ _CAUSES = ("", "leash", "memory", "processes", "cpu")
 _ENTER, _START = 1, 3
 
 
-class _Report(NamedTuple):
+class _Report(msgspec.Struct, frozen=True):
     """The supervisor's final report: the status, and why it ended the run; or why the run could not begin."""
 
     status: int = 0

@@ -17,8 +17,7 @@ from ...lib.errors import BackendError, BackendUnavailable, Unsupported
 from ...models import Isolation, Request, Status, Stream
 from ...models.reach import NOTHING
 from ...telemetry import WARNING, tell
-from ..base import Capabilities, Control, Outcome, Sink
-from ..hosts import keep_requests
+from ..base import Capabilities, Control, Outcome, Sink, keep_requests
 from . import protocol
 from .hub import Cluster, Flight, Hub, Parcel, Told
 from .link import Lost

@@ -22,8 +22,7 @@ from ...lib.errors import BackendError, RedomaError, Unsupported
 from ...models import NetworkRequest, Request, Stream
 from ...models.reach import NOTHING
 from ...telemetry import WARNING, metrics, tell
-from ..base import Backend, Control, Outcome
-from ..hosts import kept_requests
+from ..base import Backend, Control, Outcome, kept_requests
 from ..image import MemoryImage
 from . import protocol
 from .arrivals import Arrival as Arrival

@@ -53,7 +53,8 @@ def rules_of(pack: str) -> tuple[Rule, ...]:
     if pack == "none":
         return ()
     tables = [read(name) for name in ("files", "system", "outside", "shell")]
-    python, reads_the_web = read("python")
+    table = read("python")
+    python, reads_the_web = table.sections, table.texts["reads-the-web"]
     javascript = read("javascript").sections
     standard = (
         *(rule for table in tables for rules in table.sections.values() for rule in rules),
@@ -70,7 +71,7 @@ def rules_of(pack: str) -> tuple[Rule, ...]:
         *read("script").sections["script"],
     )
     strict = (*_forbidding(scripts, _STRICT_FORBIDS), *python["strict"], *javascript["strict"])
-    strict = tuple(_allowing(rule, reads_the_web["reads-the-web"]) for rule in strict)
+    strict = tuple(_allowing(rule, reads_the_web) for rule in strict)
     # The suggestions of the narrowest pack come first.
     core = (*python["core"], *javascript["core"], *map(_with_core_suggestion, strict))
     return {"script": scripts, "strict": strict, "core": core}[pack]

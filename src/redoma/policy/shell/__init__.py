@@ -29,7 +29,6 @@ from collections.abc import Mapping, Sequence
 
 from ..facts import MAX_DEPTH, SOURCE_TRAITS, UNKNOWN, Fact, Place, Trait
 from .commands import Commands, Feed
-from .reader import read
 from .source import MAX_SOURCE, prepare
 from .words import MAX_VALUE, Word
 
@@ -63,6 +62,8 @@ def facts_of_script(
     """
     long = [text for name, text in (environment or {}).items() if len(text) > MAX_VALUE and name in source]
     given = tuple(Word(arg.replace(UNKNOWN, "")) for arg in (*args, *long))
+    from .reader import read  # a large module that argument vectors don't need
+
     return read(source, depth, environment=environment, given=given)
 
 

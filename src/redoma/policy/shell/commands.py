@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -91,7 +90,7 @@ class Work:
         return self.left > 0
 
 
-class Deferred(NamedTuple):
+class Deferred(msgspec.Struct, frozen=True):
     """A command that uses arguments of the script, or of the enclosing function, whose values aren't known yet."""
 
     words: tuple[Word, ...]
@@ -102,7 +101,7 @@ class Deferred(NamedTuple):
     """Whether it is a redirection, and not a command."""
 
 
-class Layer(NamedTuple):
+class Layer(msgspec.Struct, frozen=True):
     """A command found inside another one."""
 
     words: tuple[Word, ...]
@@ -219,7 +218,7 @@ class Commands:
                 break
             layer = todo.pop(0)
             while layer.words and not layer.words[0].text and layer.words[0].loose:
-                layer = layer._replace(words=layer.words[1:])
+                layer = replace(layer, words=layer.words[1:])
             if layer.words and layer.words[0].text:
                 if len(layer.via) > MAX_WRAPPERS:
                     self.trait("source.too-deep", at)
@@ -307,11 +306,11 @@ class Commands:
         self.chdir("cd", (directory,))
         inside = self.report_layer(layer, at, writes)
         self.variables = here
-        return [each._replace(directory=normal(each.directory or ".", directory)) for each in inside]
+        return [replace(each, directory=normal(each.directory or ".", directory)) for each in inside]
 
     def report_layer(self, layer: Layer, at: Place, writes: Sequence[str]) -> list[Layer]:
         """Report one layer, in the current directory; return the commands inside it."""
-        words, via, _ = layer
+        words, via = layer.words, layer.via
         name = base(words[0])
         args = tuple([own_or_unknown(word) if name == "rm" else word.text for word in words[1:]])
         self.work.spend(_COMMAND + 3 * sum(map(len, args)))
@@ -337,7 +336,7 @@ class Commands:
         self, name: str, layer: Layer, args: tuple[str, ...], at: Place, writes: Sequence[str]
     ) -> list[Layer]:
         """Report a command that needs special treatment; return the commands inside it."""
-        words, via, _ = layer
+        words, via = layer.words, layer.via
         self.report_effects(name, args, at)
         if name in ("rm", "unlink") and any(
             (word.found or word.makers) and word.text.startswith(UNKNOWN) for word in words[1:]

@@ -6,18 +6,17 @@ import functools
 import re
 from collections.abc import Iterator, Sequence
 from itertools import takewhile
-from typing import NamedTuple
 
+import msgspec
 from msgspec.structs import replace
 
 from ...lib.patterns import lazy_pattern
 from ..facts import MAX_NAME, names
 from ..options import Grammar, grammar_of, read_option
-from .oneliners import only_prints
 from .words import Word
 
 
-class Run(NamedTuple):
+class Run(msgspec.Struct, frozen=True):
     """A step of unwrapping: another command is run."""
 
     words: tuple[Word, ...]
@@ -26,7 +25,7 @@ class Run(NamedTuple):
     """Where it runs, if the wrapper changes to another directory first."""
 
 
-class Code(NamedTuple):
+class Code(msgspec.Struct, frozen=True):
     """A step of unwrapping: source text on the command line is run. `language`: "shell"; "python"; "plain" for code in
     another language that only computes, reads files and prints; "other" for any other code."""
 
@@ -39,7 +38,7 @@ class Code(NamedTuple):
     """"now" or "later" if it runs in this same shell and sees its variables; otherwise "elsewhere"."""
 
 
-class Script(NamedTuple):
+class Script(msgspec.Struct, frozen=True):
     """A step of unwrapping: source read from a file is run. `path` is None for standard input."""
 
     language: str
@@ -130,9 +129,9 @@ def interpreter(name: str) -> str | None:
 
 
 def _language(name: str) -> str | None:
-    if _SHELLS.match(name):
+    if "sh" in name and _SHELLS.match(name):
         return "shell"
-    if _PYTHONS.match(name):
+    if "py" in name and _PYTHONS.match(name):
         return "python"
     return "other" if name in _CODE else None
 
@@ -230,6 +229,8 @@ def _other(name: str, rest: list[Word]) -> Iterator[Step]:
     if name == "deno" and rest and rest[0].text in ("run", "serve", "test", "bench"):
         rest = rest[1:]
     at, found = 0, False
+    from .oneliners import only_prints  # many patterns that other programs don't need
+
     language = "plain" if only_prints(name, [word.text for word in rest]) else "other"
     while at < len(rest) and rest[at].text.startswith("-") and rest[at].text != "-":
         text = rest[at].text

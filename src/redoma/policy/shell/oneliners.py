@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import NamedTuple
+
+import msgspec
 
 from ...lib.patterns import lazy_pattern
 from ..facts import UNKNOWN
@@ -18,7 +19,7 @@ _RUN_NAME = lazy_pattern(r"\A\s*[|<>+*?]|[|*?]\s*\Z")
 """File names that make Perl run a command or write a file instead of reading, and globs that may match such a name."""
 
 
-class _Language(NamedTuple):
+class _Language(msgspec.Struct, frozen=True):
     code: re.Pattern[str]
     """The options that are followed by code."""
     options: re.Pattern[str]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+
+import msgspec
 
 from ...lib.patterns import lazy_pattern
 from ..facts import UNKNOWN, names
@@ -396,7 +397,7 @@ def takes_statements(name: str, args: Sequence[str]) -> bool:
 # Programs that run commands from a file of the project
 
 
-class Runner(NamedTuple):
+class Runner(msgspec.Struct, frozen=True):
     """How a program finds the files that define what it runs ("plans")."""
 
     plans: tuple[str, ...] = ()

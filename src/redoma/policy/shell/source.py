@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import bisect
 import re
-from typing import NamedTuple
+
+import msgspec
 
 from ...lib.patterns import lazy_pattern
 from ..facts import SURROGATE, position
@@ -27,7 +28,7 @@ HEREDOC_PATH = "/dev/heredoc/"
 """For the parser, a here-document is replaced by a redirection from this invented path plus the document's number."""
 
 
-class Heredoc(NamedTuple):
+class Heredoc(msgspec.Struct, frozen=True):
     """A here-document."""
 
     body: str
@@ -55,7 +56,7 @@ class Heredoc(NamedTuple):
         return "".join(out)
 
 
-class Source(NamedTuple):
+class Source(msgspec.Struct, frozen=True):
     """Bash source, prepared for the parser."""
 
     text: str

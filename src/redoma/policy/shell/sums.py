@@ -9,7 +9,8 @@ text from outside the script. A case missing here costs an extra question, but n
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+
+import msgspec
 
 from ...lib.patterns import lazy_pattern
 from ..facts import Place, Unbound
@@ -37,7 +38,7 @@ _MAX_TEXT = 1 << 20
 everything counts as data."""
 
 
-class _Sum(NamedTuple):
+class _Sum(msgspec.Struct, frozen=True):
     at: Place
     names: frozenset[str]
 

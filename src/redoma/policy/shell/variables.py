@@ -29,6 +29,7 @@ _HOOK_PREFIXES = ("DYLD_", "BASH_FUNC_", "GIT_CONFIG", "LUA_INIT", "LUA_PATH", "
 SEARCHES = ("PATH", "PYTHONPATH")
 """Variables that determine where programs and modules are searched for."""
 TAME_PROGRAMS = frozenset({"", "cat", "less", "more", "true", ":", "vi", "vim", "nvim", "nano", "emacs", "code --wait"})
+_SYSTEM_PATH = frozenset(["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"])
 _TAME_PATH = lazy_pattern(
     r"(?:/(?:usr|bin|sbin|opt|snap)(?:/[\w.+-]+)*"
     r"|~/(?:\.local/bin|bin|\.cargo/bin|go/bin|\.npm-global/bin|\.pyenv/(?:bin|shims)))/?\Z"
@@ -52,9 +53,8 @@ def is_hook(name: str, value: str, raw: str, reader: str = "") -> bool:
         # White space splits words where they are split here, too, and `IFS= read` is the usual way to read lines.
         return bool(value.strip(" \t\n")) and reader not in ("read", "mapfile", "readarray")
     if name == "PATH":
-        parts = re.sub(r"\$\{?PATH\}?", "/usr", raw.strip("\"'")).split(":")
-        own = raw.strip("\"'").startswith(("$PATH:", "${PATH}:"))
-        return not own and not all(_TAME_PATH.match(re.sub(r"\A\$\{?HOME\}?", "~", part)) for part in parts)
+        parts = raw.strip("\"'").split(":")
+        return parts[0] not in ("$PATH", "${PATH}") and not all(map(_is_tame, parts))
     if name == "ENV":
         return "/" in value or "$(" in value or "`" in value
     if name == "NODE_OPTIONS":
@@ -66,6 +66,14 @@ def is_hook(name: str, value: str, raw: str, reader: str = "") -> bool:
     if name.endswith(("PAGER", "EDITOR")) or name in ("VISUAL", "BROWSER"):
         return value not in TAME_PROGRAMS
     return name != "GREP_OPTIONS" or "-f" in value
+
+
+def _is_tame(part: str) -> bool:
+    """Return whether a part of a PATH is a directory of the system, or one of the usual ones at home."""
+    if part in _SYSTEM_PATH:  # as nearly always, and then no pattern is compiled
+        return True
+    part = re.sub(r"\$\{?PATH\}?", "/usr", part)
+    return _TAME_PATH.match(re.sub(r"\A\$\{?HOME\}?", "~", part)) is not None
 
 
 # Ways to set a variable other than `name=value`

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Sequence
 from itertools import pairwise, product
 from math import prod
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec.structs import replace
@@ -126,7 +126,7 @@ def base(word: Word) -> str:
     return word.text.rpartition("/")[2]
 
 
-class _Atom(NamedTuple):
+class _Atom(msgspec.Struct, frozen=True):
     """A part of a word whose text is final: braces in it aren't expanded."""
 
     words: tuple[Word, ...]
@@ -471,7 +471,8 @@ class _Builder:
             if not _FIRST_ATOM <= ord(chunk[0]) <= _LAST_ATOM:
                 current = _stick(current, Word(chunk, glob=bool(_GLOB.search(chunk))))
                 continue
-            words, joins = self.atoms[ord(chunk) - _FIRST_ATOM]
+            atom = self.atoms[ord(chunk) - _FIRST_ATOM]
+            words, joins = atom.words, atom.joins
             if not words:
                 continue
             if not joins[0] and current is not None:

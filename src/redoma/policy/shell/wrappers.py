@@ -46,12 +46,12 @@ def unwrap(name: str, args: Sequence[Word], fed: str | None) -> list[Step]:
     if special := _SPECIAL.get(name):
         steps += special(name, rest, fed)
     if name in PREFIXES:
-        steps += [Run(each, name, _directory(name, rest, each)) for each in strip(PREFIXES[name], rest) if each]
+        steps += [Run(each, name, _directory(name, rest, each)) for each in strip(grammar_of(name), rest) if each]
     if name == "git" or name in _PAIR_HEADS:
         texts = [name, *(word.text for word in rest[:8])]
         for at, pair in enumerate(map(" ".join, pairwise(texts))):
             if pair in PREFIXES and (at == 0 or name == "git"):
-                steps += [Run(each, pair) for each in strip(PREFIXES[pair], rest[at + 1 :]) if each]
+                steps += [Run(each, pair) for each in strip(grammar_of(pair), rest[at + 1 :]) if each]
     return steps
 
 
