@@ -151,3 +151,8 @@ def test_an_option_that_runs_or_loads_a_file_makes_a_plain_program_opaque(line: 
 )
 def test_calls_that_run_files_by_name_leave_something_unbound(code: str) -> None:
     assert executes(Request(code=code, language="python")).unbound
+
+
+def test_a_path_that_begins_with_two_slashes_is_that_with_one() -> None:
+    assert "writes a file, and then runs it" in "".join(of_script("cp a /tmp/x; //tmp/x").unbound)
+    assert paths(of_script("touch a; //usr/bin/other")) == {"//usr/bin/other"}  # once, this never ended

@@ -32,6 +32,7 @@ from .facts import (
     Trait,
     Unbound,
     names,
+    normal,
     only_known_later,
     runs_elsewhere,
 )
@@ -356,7 +357,7 @@ def _may_decide_files(name: str, value: str) -> bool:
 def _written_paths(facts: Sequence[Fact]) -> frozenset[str]:
     """Return the paths that the request writes: by the time they are run, they may have any content."""
     commands = (fact for fact in facts if isinstance(fact, Command) and fact.name not in _KEEPS_CONTENT)
-    return frozenset(posixpath.normpath(path) for command in commands for path in command.writes if path)
+    return frozenset(normal(path, None) for command in commands for path in command.writes if path)
 
 
 _WRITE_ANYTHING = names("unzip gunzip bunzip2 unxz unlzma unzstd unlz4 cpio 7z split csplit patch rsync scp wget")
@@ -393,7 +394,7 @@ def _names_unknown_variable(args: Sequence[str]) -> bool:
 
 def _why_written(fact: Executed, written: frozenset[str]) -> str:
     """Return an objection if the request itself writes the file or a directory above it; empty otherwise."""
-    path = posixpath.normpath(placed(fact, fact.path))
+    path = normal(placed(fact, fact.path), None) or "."  # unlike `normpath`, without a double slash at its beginning
     while written and path not in ("", "/"):
         if path in written:
             return _RUNS_WHAT_IT_WRITES
