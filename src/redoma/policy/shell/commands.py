@@ -13,7 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from ...lib.patterns import lazy_pattern
-from ..facts import UNKNOWN, Assigned, Command, Executed, Fact, Place, Searched, Trait, moved, normal
+from ..facts import UNKNOWN, Assigned, Command, Executed, Fact, Lookup, Place, Searched, Trait, moved, normal
 from ..globs import root_paths
 from ..options import DECLARES
 from .interpreters import Code, Run, Script, interpreter
@@ -108,15 +108,24 @@ class Layer(NamedTuple):
     words: tuple[Word, ...]
     via: tuple[str, ...]
     directory: str | None = None
+    """Where it runs, if not where the other one does."""
+    lookup: Lookup = "path"
+    """See `facts.Command`."""
 
 
 class Commands:
     """Collects the facts of commands that run one after the other, and remembers what they change."""
 
     def __init__(
-        self, depth: int, feed: Feed | None = None, *, constants: bool = True, work: Work | None = None
+        self,
+        depth: int,
+        feed: Feed | None = None,
+        *,
+        constants: bool = True,
+        work: Work | None = None,
+        lookup: Lookup = "path",
     ) -> None:
-        self.depth, self.constants = depth, constants
+        self.depth, self.constants, self.lookup = depth, constants, lookup
         self.work = work or Work()
         self.facts: list[Fact] = []
         self.variables = Variables({"PWD": ((Word("."),),)})
@@ -164,6 +173,7 @@ class Commands:
         via: tuple[str, ...],
         at: Place,
         written: str = "",
+        lookup: Lookup = "path",
     ) -> None:
         """Report a command, run in the current directory with the current input. `written`: its name as written."""
         paths = dict.fromkeys([*writes, *[each for path in writes for each in root_paths(path)]]) if writes else ()
@@ -173,6 +183,7 @@ class Commands:
                 args=args,
                 writes=tuple(paths),
                 via=via,
+                lookup=lookup,
                 path=written if "/" in written else "",
                 given=self.input_file(),
                 directory=self.cwd(),
@@ -211,7 +222,7 @@ class Commands:
     def run(self, words: tuple[Word, ...], at: Place, writes: Sequence[str] = ()) -> None:
         """Report a command and every command it wraps."""
         self.defer(words, at)
-        todo = [Layer(words, ())]
+        todo = [Layer(words, (), lookup=self.lookup)]
         for _ in range(MAX_LAYERS):
             if not todo:
                 return
@@ -228,7 +239,7 @@ class Commands:
                 else:
                     todo += self.report_elsewhere(layer, layer.directory, at, writes)
             elif writes:
-                self.report(":", (), writes, layer.via, at)
+                self.report(":", (), writes, layer.via, at, lookup="none")
         self.trait("source.too-deep", at)
 
     def defer(self, words: tuple[Word, ...], at: Place, *, writes: bool = False) -> None:
@@ -292,7 +303,7 @@ class Commands:
                 path = normal(words[-1].text, self.cwd())
                 if is_network_path(path):
                     self.trait("shell.network-redirect", one.at)
-                self.report(":", (), (path,), (), one.at)
+                self.report(":", (), (path,), (), one.at, lookup="none")
             else:
                 self.run(words, one.at)
             if self.work.left <= 0:
@@ -311,11 +322,11 @@ class Commands:
 
     def report_layer(self, layer: Layer, at: Place, writes: Sequence[str]) -> list[Layer]:
         """Report one layer, in the current directory; return the commands inside it."""
-        words, via, _ = layer
+        words, via = layer.words, layer.via
         name = base(words[0])
         args = tuple([own_or_unknown(word) if name == "rm" else word.text for word in words[1:]])
         self.work.spend(_COMMAND + 3 * sum(map(len, args)))
-        inside = [Layer(guess, via) for guess in self.report_hidden_name(name, words, at)]
+        inside = [layer._replace(words=guess, directory=None) for guess in self.report_hidden_name(name, words, at)]
         if args and name == words[0].text:
             self.called.setdefault(name, {})[words[1:]] = None
         if name in _RENUMBERS:
@@ -329,7 +340,7 @@ class Commands:
         # For most programs only the name and arguments matter.
         if any(map(is_network_path, args)):
             self.trait("shell.network-redirect", at)
-        self.report(name, args, writes, via, at, words[0].text)
+        self.report(name, args, writes, via, at, words[0].text, layer.lookup)
         self.run_file(words[0], at, via)
         return inside
 
@@ -337,7 +348,7 @@ class Commands:
         self, name: str, layer: Layer, args: tuple[str, ...], at: Place, writes: Sequence[str]
     ) -> list[Layer]:
         """Report a command that needs special treatment; return the commands inside it."""
-        words, via, _ = layer
+        words, via = layer.words, layer.via
         self.report_effects(name, args, at)
         if name in ("rm", "unlink") and any(
             (word.found or word.makers) and word.text.startswith(UNKNOWN) for word in words[1:]
@@ -346,7 +357,7 @@ class Commands:
         paths = [normal(path, self.cwd()) for path in targets(name, args)]
         self.note_written(name, args, paths)
         fed = (self.feed.text or UNKNOWN,) if self.feed and takes_statements(name, args) else ()
-        self.report(name, args + fed, [*writes, *paths], via, at, words[0].text)
+        self.report(name, args + fed, [*writes, *paths], via, at, words[0].text, layer.lookup)
         for plan, place in plans(name, words[1:]):
             fact = self.file_fact(plan, "plan", via, at)
             self.facts.append(replace(fact, directory=moved(fact.directory, place)))
@@ -355,7 +366,7 @@ class Commands:
         for step in steps:
             inner = (*via, step.via)
             if isinstance(step, Run):
-                inside.append(Layer(step.words, inner, step.directory))
+                inside.append(Layer(step.words, inner, step.directory, step.lookup))
             elif isinstance(step, Code):
                 self.run_code(step, at, inner)
             else:
@@ -498,7 +509,9 @@ class Commands:
             fetched = step.source.makers & FETCHERS
             self.trait("shell.pipe-to-interpreter" if fetched else "shell.dynamic-code", at)
         shared = self.variables if step.when == "now" else self.lasting() if step.when == "later" else None
-        self.read_nested(step.language, step.source.text, at, *via, params=step.params, shared=shared, feed=self.feed)
+        self.read_nested(
+            step.language, step.source.text, at, *via, params=step.params, shared=shared, feed=self.feed, lookup=step.lookup
+        )
 
     def run_script(self, step: Script, at: Place, via: tuple[str, ...]) -> None:
         """Report a script that is read from a file or from standard input, and read it if its text is known."""
@@ -560,6 +573,7 @@ class Commands:
         params: tuple[Word, ...] = (),
         shared: Variables | None = None,
         feed: Feed | None = None,
+        lookup: Lookup = "path",
     ) -> None:
         """Read code found inside this code. Its facts get the position of the command that runs it.
 
@@ -599,6 +613,7 @@ class Commands:
                 deferred=None if shared is None else self.deferred.setdefault(self.function_name, []),
                 environment=self.inherited(),
                 given=() if self.settling else self.arguments,
+                lookup=lookup,
             )
         self.adopt(facts, at, via, same_shell=shared is not None)
 

@@ -144,7 +144,7 @@ def _script_file(name: str, rest: list[Word], fed: str | None) -> Iterator[Step]
 def _su(name: str, rest: list[Word], fed: str | None) -> Iterator[Step]:
     via = LOGIN if any(word.text == "-" or _LOGIN.match(word.text) for word in rest) else "su -c"
     for each in given(_texts(rest), "-c", "--command", "--session-command"):
-        yield Code("shell", value_of(rest, each), via)
+        yield Code("shell", value_of(rest, each), via, lookup="shell")
 
 
 def _option_code(*options: str) -> _Unwrap:
