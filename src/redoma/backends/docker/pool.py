@@ -26,7 +26,13 @@ class ContainerPool:
     """Makes containers with `make`, keeps `minimum` of each kind in use ready, and lets `maximum` run at a time."""
 
     def __init__(
-        self, make: Callable[[ContainerSpec], Awaitable[Container]], *, minimum: int, maximum: int, queue: int, idle: float
+        self,
+        make: Callable[[ContainerSpec], Awaitable[Container]],
+        *,
+        minimum: int,
+        maximum: int,
+        queue: int,
+        idle: float,
     ) -> None:
         self._make = make
         self._minimum, self._most_waiting, self._idle = minimum, queue, idle
@@ -163,7 +169,9 @@ class ContainerPool:
 class _Warm:
     """A container that is being made, or waits."""
 
-    def __init__(self, spec: ContainerSpec, make: Callable[[ContainerSpec], Awaitable[Container]], died: Callable[[_Warm], None]) -> None:
+    def __init__(
+        self, spec: ContainerSpec, make: Callable[[ContainerSpec], Awaitable[Container]], died: Callable[[_Warm], None]
+    ) -> None:
         self.spec, self._make, self._died = spec, make, died
         self._container: Container | None = None
         self._made = asyncio.Event()
