@@ -165,7 +165,7 @@ def test_a_path_that_begins_with_two_slashes_is_that_with_one() -> None:
         ("sudo kill 1; bash -c 'sudo kill 1'", {"sudo", "bash", "kill"}),
         ("python3 <<E\nimport os\nos.system('frob x')\nE", {"python3", "frob"}),
         ("echo 'import os; os.system(\"frob x\")' > x.py; python x.py", {"python", "frob"}),
-        ("python3 -c 'import subprocess; subprocess.run([\"kill\", \"1\"])'", {"python3", "kill"}),
+        ('python3 -c \'import subprocess; subprocess.run(["kill", "1"])\'', {"python3", "kill"}),
         ("python3 -c 'import os; os.remove(\"x\")'", {"python3"}),  # no program does that
         ("python3 -m pip install x", {"python3"}),
     ],

@@ -41,6 +41,7 @@ from .reading import Reading
 from .self_contained import is_self_contained
 
 _OTHER_ROOT = names("chroot proot unshare nsenter")
+# All builtins of Bash: in a shell, no program is looked for by these names.
 _BUILTINS = names("""
     : . [ alias bg break builtin caller cd command compgen complete continue declare dirs disown echo enable eval
     exec exit export false fg getopts hash help history jobs kill let local logout mapfile popd printf pushd pwd read

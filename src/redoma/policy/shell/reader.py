@@ -58,7 +58,7 @@ def read(
     *,
     params: tuple[Word, ...] = (),
     place: Place | None = None,
-    constants: bool = True,
+    trusts_values: bool = True,
     shared: Variables | None = None,
     feed: Feed | None = None,
     work: Work | None = None,
@@ -70,9 +70,9 @@ def read(
     """Return the facts of a script.
 
     `params`: its `$0`, `$1` …. `feed`: its standard input. `environment`: the variables that it starts with.
-    `constants`: whether to track the values of variables. `work`: the budget for reading. `given`: arguments of the
-    request; an unknown word may be any of them, and the facts for each of these cases are added. `lookup`: that of its
-    commands (see `facts.Command`).
+    `trusts_values`: see `Commands`. `work`: the budget for reading. `given`: arguments of the request; an unknown word
+    may be any of them, and the facts for each of these cases are added. `lookup`: that of its commands (see
+    `facts.Command`).
 
     For a script inside another one, `place` is its position there, `shared` the variables of the outer script, and
     `deferred` receives the commands that depend on arguments of the outer script.
@@ -80,7 +80,7 @@ def read(
     if depth > MAX_DEPTH:
         return [Trait(name="source.too-deep", **(place or {}))]
     prepared = prepare(source)
-    reader = _Reader(prepared, depth, place, feed, constants=constants, work=work, lookup=lookup)
+    reader = _Reader(prepared, depth, place, feed, trusts_values=trusts_values, work=work, lookup=lookup)
     if shared is not None:
         reader.variables = shared.copy()
     if deferred is not None:
@@ -88,11 +88,11 @@ def read(
     reader.begin_with(environment or {})
     reader.start(params, given)
     reader.facts += reader.sums.on_data()
-    if not (reader.unsure and constants):
+    if not (reader.unsure and trusts_values):
         return reader.facts
     # Something in the script may set any variable. So it is read twice: the first reading trusts the known values, the
     # second one treats every variable as unknown.
-    second = _Reader(prepared, depth, place, feed, constants=False, work=reader.work, lookup=lookup)
+    second = _Reader(prepared, depth, place, feed, trusts_values=False, work=reader.work, lookup=lookup)
     second.environment = reader.environment
     second.start(params, given)
     known = set(reader.facts)
@@ -148,11 +148,11 @@ class _Reader(Commands):
         place: Place | None,
         feed: Feed | None = None,
         *,
-        constants: bool,
+        trusts_values: bool,
         work: Work | None = None,
         lookup: Lookup,
     ) -> None:
-        super().__init__(depth, feed, constants=constants, work=work, lookup=lookup)
+        super().__init__(depth, feed, trusts_values=trusts_values, work=work, lookup=lookup)
         self.source = source
         self.place = place
         """The position of all facts if the script is inside another one."""

@@ -355,6 +355,8 @@ def _hyperfine(name: str, rest: list[Word], fed: str | None) -> Iterator[Step]:
             yield Code("shell", replace(word, text=value), f"hyperfine {option}".rstrip())
 
 
+# For each program or builtin that runs others in a way of its own: the function that finds them. Only this: what a
+# builtin does to variables is in `variables`.
 _SPECIAL: dict[str, _Unwrap] = {
     **dict.fromkeys(("eval", "source", ".", "trap", "alias", "compgen", "command", "coproc"), _builtin),
     **dict.fromkeys(("at", "batch", "crontab", "script"), _from_input),
