@@ -88,7 +88,15 @@ class Worker:
         }
 
     def serve(self) -> NoReturn:
-        """Serve until the driver is gone."""
+        """Serve until the driver is gone. What goes wrong here, not in the code, ends the process, and so the session:
+        an unknown message, for example."""
+        try:
+            self._serve()
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)  # not up the stack, where the driver's own code is
+
+    def _serve(self) -> NoReturn:
         if self._home not in sys.path:
             sys.path.insert(0, self._home)  # the modules of a project, as in a notebook that is there
         _ignore_interrupts()
@@ -108,7 +116,7 @@ class Worker:
                 self._take_orders()
                 continue
             head, body = self._receive()
-            self._of_owner[head["do"]](head, body)  # KeyError: what nobody of ours has sent ends the session
+            self._of_owner[head["do"]](head, body)
 
     def _take_orders(self) -> None:
         """Obey the driver."""
@@ -117,7 +125,7 @@ class Worker:
             os._exit(0)
         for text, _ in self._orders.feed(data):
             head = json.loads(text)
-            self._of_driver[head["do"]](head, given)  # KeyError: as in `serve`
+            self._of_driver[head["do"]](head, given)
 
     def _receive(self) -> tuple[dict[str, Any], bytes]:
         while not self._frames:
