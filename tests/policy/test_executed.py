@@ -151,3 +151,24 @@ def test_an_option_that_runs_or_loads_a_file_makes_a_plain_program_opaque(line: 
 )
 def test_calls_that_run_files_by_name_leave_something_unbound(code: str) -> None:
     assert executes(Request(code=code, language="python")).unbound
+
+
+def test_a_path_that_begins_with_two_slashes_is_that_with_one() -> None:
+    assert "writes a file, and then runs it" in "".join(of_script("cp a /tmp/x; //tmp/x").unbound)
+    assert paths(of_script("touch a; //usr/bin/other")) == {"//usr/bin/other"}  # once, this never ended
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        ("kill 1; bash -c 'kill 1'; su ana -c 'kill 1'", {"bash", "su"}),  # a builtin of the shell
+        ("sudo kill 1; bash -c 'sudo kill 1'", {"sudo", "bash", "kill"}),
+        ("python3 <<E\nimport os\nos.system('frob x')\nE", {"python3", "frob"}),
+        ("echo 'import os; os.system(\"frob x\")' > x.py; python x.py", {"python", "frob"}),
+        ('python3 -c \'import subprocess; subprocess.run(["kill", "1"])\'', {"python3", "kill"}),
+        ("python3 -c 'import os; os.remove(\"x\")'", {"python3"}),  # no program does that
+        ("python3 -m pip install x", {"python3"}),
+    ],
+)
+def test_a_program_is_looked_for_where_no_builtin_or_module_is_run(code: str, expected: set[str]) -> None:
+    assert set(of_script(code).names) - {"echo"} == expected

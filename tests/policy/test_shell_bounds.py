@@ -188,3 +188,26 @@ def test_arithmetic_that_is_made_to_take_long_is_soon_known_to_be_on_data(code: 
     started = time.process_time()
     assert executed_by(code, "bash").unbound
     assert time.process_time() - started < 10
+
+
+WITH_ARGUMENTS = {
+    "an unknown directory": 'cd "$1"\n' + "rm x\n" * 4000,
+    "unknown words": "rm " + "$x " * 4000,
+    "all arguments again and again": "echo " + '"$@" ' * 4000,
+}
+
+
+@pytest.mark.parametrize("name", WITH_ARGUMENTS)
+def test_a_script_with_many_arguments_is_read_in_bounded_time(name: str) -> None:
+    start = time.process_time()
+    facts = facts_of_script(WITH_ARGUMENTS[name], args=[f"a{number}" for number in range(2000)])
+    assert time.process_time() - start < 10
+    assert len(facts) < 50_000
+    assert "source.too-deep" in {fact.name for fact in facts if isinstance(fact, Trait)}
+
+
+def test_many_calls_that_depend_on_no_argument_are_read() -> None:
+    facts = facts_of_script("".join(f"set -- a{number}\nf a{number}\n" for number in range(300)))
+    assert not any(isinstance(fact, Trait) and fact.name == "source.too-deep" for fact in facts)
+    calls = "".join(f"f a{number}\n" for number in range(300))
+    assert facts_of_script(f'f() {{ rm "$1"; }}\n{calls}', args=["x"])

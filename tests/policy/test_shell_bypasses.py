@@ -7,6 +7,8 @@ import pytest
 from redoma.models import Decision, Evaluation, Request
 from redoma.models.reach import NOTHING
 from redoma.policy import evaluate, load
+from redoma.policy.facts import UNKNOWN, Command
+from redoma.policy.shell import facts_of_script
 
 STANDARD = load("standard")
 
@@ -388,3 +390,31 @@ def test_a_hook_is_one_however_it_is_set(script: str) -> None:
 )
 def test_setting_other_variables_hooks_nothing(script: str) -> None:
     assert not {"shell.environment-hook", "shell.dynamic-code"} & rules_of(script)
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "REPLY=build; read < list; rm -rf $REPLY",
+        "REPLY=build; select x in a b; do rm -rf $REPLY; done",
+        "MAPFILE=(build); mapfile < list; rm -rf ${MAPFILE[0]}",
+        "f() { read; }; REPLY=build; f < list; rm -rf $REPLY",
+        "OPTARG=build; getopts a: x -a /; rm -rf $OPTARG",
+        "BASH_REMATCH=(build); [[ $x =~ .* ]]; rm -rf ${BASH_REMATCH[0]}",
+        "OLDPWD=build; cd /; cd tmp; rm -rf $OLDPWD",
+        "bash -c 'BASH_ARGV0=/; rm -rf $0' build",
+    ],
+)
+def test_a_variable_that_bash_sets_is_not_trusted(script: str) -> None:
+    removed = {fact.args for fact in facts_of_script(script) if isinstance(fact, Command) and fact.name == "rm"}
+    assert ("-rf", "build") not in removed
+    assert ("-rf", UNKNOWN) in removed
+
+
+def test_a_builtin_changes_only_the_variables_that_it_names() -> None:
+    (fact,) = [
+        fact
+        for fact in facts_of_script("r=a; p=b; x=c; read -r -p 'x? ' y; printf x; getopts x r; rm $p $x")
+        if isinstance(fact, Command) and fact.name == "rm"
+    ]
+    assert fact.args == ("b", "c")

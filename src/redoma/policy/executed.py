@@ -32,6 +32,7 @@ from .facts import (
     Trait,
     Unbound,
     names,
+    normal,
     only_known_later,
     runs_elsewhere,
 )
@@ -40,6 +41,7 @@ from .reading import Reading
 from .self_contained import is_self_contained
 
 _OTHER_ROOT = names("chroot proot unshare nsenter")
+# All builtins of Bash: in a shell, no program is looked for by these names.
 _BUILTINS = names("""
     : . [ alias bg break builtin caller cd command compgen complete continue declare dirs disown echo enable eval
     exec exit export false fg getopts hash help history jobs kill let local logout mapfile popd printf pushd pwd read
@@ -162,7 +164,7 @@ def executes(request: Request, *, live_input: bool = False, reading: Reading | N
     except Exception as error:  # as in `evaluate`
         return Executes(unbound=(f"it could not be read ({type(error).__name__})",))
     own = (Assigned(name=name, value=value) for name, value in request.env.items() if name not in _USED_ANYWAY)
-    return _executed([*facts, *own], bare=request.language == "bash")
+    return _executed([*facts, *own])
 
 
 def executed_by(source: str, language: str) -> Executes:
@@ -208,8 +210,8 @@ class _Collected:
         return Executes(**sets, **{field: tuple(found) for field, found in self.fields.items()})  # type: ignore[arg-type]
 
 
-def _executed(facts: Sequence[Fact], *, bare: bool) -> Executes:
-    """Return what these facts execute. `bare`: whether a command by a bare name may be a builtin of the shell."""
+def _executed(facts: Sequence[Fact]) -> Executes:
+    """Return what these facts execute."""
     found = _Collected()
     # A script that sources another one is read twice, the second time without trusting `cd`. A file whose directory is
     # known from the first reading needs no second entry.
@@ -234,7 +236,7 @@ def _executed(facts: Sequence[Fact], *, bare: bool) -> Executes:
             case Command(via=via) if runs_elsewhere(via):
                 found.add("unbound", f"{via[0]} runs it elsewhere, and the files there are not bound")
             case Command():
-                _add_command(fact, found, bare=bare)
+                _add_command(fact, found)
             case Assigned():
                 _add_variable(fact, found)
             case Searched():
@@ -292,14 +294,14 @@ def _add_name(fact: Import | Call | Attribute, found: _Collected, written: froze
         found.unbound(only_known_later("which statements it runs"), fact)
 
 
-def _add_command(fact: Command, found: _Collected, *, bare: bool) -> None:
-    """Add what a command runs: its program, and the files that the program reads first. `bare`: see `_executed`."""
+def _add_command(fact: Command, found: _Collected) -> None:
+    """Add what a command runs: its program, and the files that the program reads first."""
     from .shell.interpreters import interpreter, start_ups
     from .shell.programs import RUNNERS
 
-    name, args, via = fact.name, fact.args, fact.via
-    if via and (via[-1].endswith(" -m") or via[-1] == "python"):
-        return  # a module, which is reported as a file, or a file operation by Python, which runs no program
+    name, args = fact.name, fact.args
+    if fact.lookup == "none":
+        return  # a module is also reported as a file
     for file in start_ups(name, args) if not fact.path or fact.path.startswith("/") else ():
         found.add("files", Executed(path=f"~/{file}", how="script", language="shell"))
     for file in _SETTINGS.get(name, ()):
@@ -314,7 +316,7 @@ def _add_command(fact: Command, found: _Collected, *, bare: bool) -> None:
         return
     if name not in _BUILTINS and interpreter(name) not in ("shell", "python") and not is_self_contained(name, args):
         found.add("opaque", name)
-    if not fact.path and not (name in _BUILTINS and (via[-1].endswith(" -c") if via else bare)):
+    if not fact.path and not (name in _BUILTINS and fact.lookup == "shell"):
         found.add("programs", Executed(path=name, directory=fact.directory, args=(*args, *fact.given)))
 
 
@@ -356,7 +358,7 @@ def _may_decide_files(name: str, value: str) -> bool:
 def _written_paths(facts: Sequence[Fact]) -> frozenset[str]:
     """Return the paths that the request writes: by the time they are run, they may have any content."""
     commands = (fact for fact in facts if isinstance(fact, Command) and fact.name not in _KEEPS_CONTENT)
-    return frozenset(posixpath.normpath(path) for command in commands for path in command.writes if path)
+    return frozenset(normal(path, None) for command in commands for path in command.writes if path)
 
 
 _WRITE_ANYTHING = names("unzip gunzip bunzip2 unxz unlzma unzstd unlz4 cpio 7z split csplit patch rsync scp wget")
@@ -393,7 +395,7 @@ def _names_unknown_variable(args: Sequence[str]) -> bool:
 
 def _why_written(fact: Executed, written: frozenset[str]) -> str:
     """Return an objection if the request itself writes the file or a directory above it; empty otherwise."""
-    path = posixpath.normpath(placed(fact, fact.path))
+    path = normal(placed(fact, fact.path), None) or "."  # unlike `normpath`, without a double slash at its beginning
     while written and path not in ("", "/"):
         if path in written:
             return _RUNS_WHAT_IT_WRITES

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Sequence
-from typing import TypedDict
+from typing import Literal, TypedDict
 
 import msgspec
 
@@ -62,6 +62,12 @@ class Place(TypedDict, total=False):
     text: str
 
 
+Lookup = Literal["shell", "path", "none"]
+"""What the name of a command stands for: in a shell a builtin, if there is one of that name, else a program; "path": a
+program in any case, also if it may be either; "none": no program, but what code does itself, such as removing a file,
+or a module."""
+
+
 class Command(Fact, frozen=True, kw_only=True):
     """One simple command, after quote removal and without wrappers such as `env`, `xargs` or `find -exec`.
 
@@ -76,6 +82,7 @@ class Command(Fact, frozen=True, kw_only=True):
     """Paths it writes to: redirections, and the targets of commands known to write (tee, cp, mv, dd of=, sed -i …)."""
     via: tuple[str, ...] = ()
     """The wrappers it was found in, outermost first: ("sudo",), ("bash -c", "xargs")."""
+    lookup: Lookup = "path"
     path: str = ""
     """The name as written, if it is a path: the base name alone doesn't distinguish `./ls` from the system's `ls`."""
     given: tuple[str, ...] = ()

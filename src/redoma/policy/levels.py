@@ -73,8 +73,8 @@ READ_ONLY = names("""
     declare typeset local readonly unset set shift exit return break continue read getopts let wait times umask
     shopt
 """)
-"""Programs and builtins that change no files, and that no option makes run another program. (`uniq` can write a file,
-but that is reported in `writes`.)
+"""Programs and builtins that change no files, and that no option makes run another program: those of L1. Builtins that
+set variables may do so here. (`uniq` can write a file, but that is reported in `writes`.)
 
 Some programs that mostly read are left out: `rg`, `diff3`, `mapfile`, `jobs`, `ldd`, `less` and `man` can run other
 programs, `xxd` and `yq` can write, `getent` uses the network, and `awk` and `xargs` can do anything.

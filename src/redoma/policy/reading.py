@@ -93,7 +93,7 @@ class Reading:
         from . import shell
 
         if request.language == "bash":
-            return shell.facts_of_script(request.code, args=request.argv, environment=request.env)
+            return shell.facts_of_script(request.code, args=request.argv, environment=request.env, lookup="shell")
         facts = shell.facts_of_argv(request.argv, environment=request.env)
         if live_input:
             fed = shell.facts_of_argv(request.argv, fed=True, environment=request.env)

@@ -12,7 +12,7 @@ import asyncio
 import itertools
 import signal
 from contextlib import suppress
-from typing import Annotated, Any, Literal, Protocol
+from typing import Annotated, Any, Literal, Protocol, assert_never
 
 import msgspec
 
@@ -88,9 +88,8 @@ class Exit(_Said, frozen=True, tag="exit"):
     status: Annotated[int, msgspec.Meta(ge=-64, le=255)]
 
 
-_decoder: msgspec.json.Decoder[Ready | Out | Shown | Done | Answer | Exit] = msgspec.json.Decoder(
-    Ready | Out | Shown | Done | Answer | Exit
-)
+_Message = Ready | Out | Shown | Done | Answer | Exit
+_decoder: msgspec.json.Decoder[_Message] = msgspec.json.Decoder(_Message)
 _encoder = msgspec.json.Encoder()
 
 
@@ -245,7 +244,7 @@ class Channel:
         """Take what was printed during a run. Returns whether it has been read."""
         return self._run is None or self._run.out(stream, data)
 
-    def _take(self, said: Any, body: bytes) -> None:
+    def _take(self, said: _Message, body: bytes) -> None:
         match said:
             case Out():
                 self._count(len(body))
@@ -277,8 +276,10 @@ class Channel:
                 listener = self._listeners.pop(("process", said.process), None)
                 if listener is not None:
                     listener.exited(said.status)
-            case _:
+            case Ready():
                 self._ready.set()
+            case _:
+                assert_never(said)
 
     def _listener(self, run: int, process: int) -> Listener | None:
         return self._listeners.get(("process", process) if process else ("run", run))

@@ -43,7 +43,7 @@ PROGRAM = "redoma_session"
 SCRIPT = "\0"
 """A word of a command that stands for the file with its code."""
 _ABOVE = 100  # our descriptors get numbers from here on, so that the code has the low ones
-_HELD = 5  # milliseconds after which to look again whether a run can be interrupted
+_INTERRUPT_CHECK = 5  # milliseconds after which to look again whether a run of the worker can be interrupted
 _MAX_WAITING = 1 << 20  # bytes waiting to be sent, from which on no more output is read
 _MAX_STATE = 1 << 20  # bytes of the variables that a command leaves
 _TERMINAL = 24, 80  # rows and columns
@@ -87,13 +87,15 @@ class Driver:
 
     def __init__(self, options: dict[str, Any]) -> None:
         self._options = options
+        self._is_copy = bool(options.get("copy"))
+
+        # The session's owner.
         self._commands, self._events = (_moved(number) for number in (0, 1))
         # A socket, if descriptors can be passed along with commands.
         self._passing = socket.socket(fileno=self._commands) if options.get("passes_descriptors") else None
-        self._reader, self._said, self._replies = Reader(), Reader(), Reader()
-        self._waiting = bytearray()  # bytes to be sent
-        self._room = WINDOW  # bytes of output that may be sent before some are read
-        self._readable: dict[int, Callable[[], None]] = {}
+        self._passed_descriptors: list[int] = []
+        self._order_reader = Reader()
+        self._early_orders: list[dict[str, Any]] = []  # those that came before the session began
         self._handlers: dict[str, Callable[[dict[str, Any], bytes], None]] = {
             "run": self._start_run,
             "complete": self._pass_in,
@@ -111,50 +113,64 @@ class Driver:
             "usage": self._tell_usage,
             "room": self._give_room,
         }
-        self._given: list[int] = []  # descriptors that were passed with messages
-        self._first: list[dict[str, Any]] = []  # messages that came before the session began
-        self._pipes: dict[int, str] = {}  # those that we read
-        self._relay: socket.socket | None = None  # our end of the worker's line, if we pass on what goes either way
-        self._printed: dict[str, int] = {}
+        self._readable: dict[int, Callable[[], None]] = {}
+        self._unsent = bytearray()
+        self._output_room = WINDOW  # bytes of output that may be sent before some are read
+
+        # What runs print to, by the name of the stream; and where we read that, unless the owner does.
+        self._printed_to: dict[str, int] = {}
+        self._output_pipes: dict[int, str] = {}
+        # The worker's end of the line by which it gets its runs, and our end if we pass on what goes either way. The
+        # end of a direct line comes with a message; that of ours is made, and closed, by `_start_worker`.
+        self._worker_line: socket.socket
+        self._relay: socket.socket | None = None
         self._open_output()
-        self._nothing = _moved(os.open(os.devnull, os.O_RDWR), close=True)
+
+        self._devnull = _moved(os.open(os.devnull, os.O_RDWR), close=True)
         self._children = _watch_children()
-        self._at_pipe = signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # a process that stops reading must not end us
-        self._place = tempfile.mkdtemp(prefix="session-")
+        # What programs get back: a process that stops reading must not end us.
+        self._sigpipe_handler = signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+        self._own_files = tempfile.mkdtemp(prefix="session-")
+        self._files = file_operations.Operations(os.getcwd())
+
+        # Where the next run starts, and with which variables.
         self._home = os.getcwd(), dict(os.environ)
         self._directory, self._environment = self._home
-        self._stale = False  # whether the worker must be told a new directory and environment
-        self._run = 0  # the number of the run that goes on; 0 if there is none
-        self._last = 0  # the number of the last command that was started
-        self._state = _state_file(self._place)  # what the worker runs, as it notes itself
-        self._held: list[tuple[int, int]] = []  # runs to interrupt as soon as they begin, and questions to answer then
+        self._worker_is_stale = False  # whether it must be told where, and with which, before its next run
+
+        # What runs.
+        self._run = 0  # the number of the run that goes on, if that is known here; else 0
+        self._last_command = 0  # the number of the last run that was a command
         self._command: subprocess.Popen[bytes] | None = None
-        self._carries = False
+        self._command_carries = False
         self._processes: dict[int, BackgroundProcess] = {}
-        self._files = file_operations.Operations(self._home[0])
-        self._is_copy = bool(options.get("copy"))
+
+        # The worker.
+        self._word_reader, self._reply_reader = Reader(), Reader()
+        self._state = _state_file(self._own_files)  # what it runs, as it notes itself
+        self._pending_interrupts: list[tuple[int, int]] = []  # its runs to interrupt, each with the question to answer
         self._worker, self._channel = self._start_copy() if self._is_copy else self._start_worker()
 
     def _open_output(self) -> None:
         """Open what runs print to: pipes that were passed, or our own."""
         if self._options.get("line"):
             self._take_first("line")
-            self._line = socket.socket(fileno=self._given.pop(0))
-            _, passed, _, _ = socket.recv_fds(self._line, 1, 2)
+            self._worker_line = socket.socket(fileno=self._passed_descriptors.pop(0))
+            _, passed, _, _ = socket.recv_fds(self._worker_line, 1, 2)
             stdout, stderr = (_moved(number, close=True) for number in passed)
-            self._printed = {"stdout": stdout, "stderr": stderr}
+            self._printed_to = {"stdout": stdout, "stderr": stderr}
             return
         for stream in ("stdout", "stderr"):
             reading, writing = os.pipe()
             reading, writing = _moved(reading, close=True), _moved(writing, close=True)
             os.set_blocking(reading, False)
-            self._pipes[reading], self._printed[stream] = stream, writing
+            self._output_pipes[reading], self._printed_to[stream] = stream, writing
 
     def _take_first(self, *wanted: str) -> dict[str, Any]:
         """Wait for a message that comes before the session begins."""
-        while not self._first:
-            self._first += [order for order, _ in self._read_orders()]
-        order = self._first.pop(0)
+        while not self._early_orders:
+            self._early_orders += [order for order, _ in self._read_orders()]
+        order = self._early_orders.pop(0)
         if order["do"] not in wanted:
             raise ValueError(f"a session begins with {wanted}, not with {order['do']}")
         return order
@@ -177,10 +193,10 @@ class Driver:
             for number, events in wanted.items() - watched.items():
                 poll.register(number, events)
             watched = wanted
-            for number, _ in poll.poll(_HELD if self._held else None):
+            for number, _ in poll.poll(_INTERRUPT_CHECK if self._pending_interrupts else None):
                 self._handle(number)
-            if self._held:
-                self._interrupt_held()
+            if self._pending_interrupts:
+                self._settle_interrupts()
 
     def _watch_worker(self) -> None:
         self._readable[self._channel.fileno()] = self._take_word
@@ -190,10 +206,10 @@ class Driver:
     def _wanted(self) -> dict[int, int]:
         """Return descriptor → events to wait for."""
         wanted = dict.fromkeys(self._readable, select.POLLIN)
-        if self._room > 0 and len(self._waiting) < _MAX_WAITING:
-            for number in (*(self._pipes if self._run else ()), *self._outputs):
+        if self._output_room > 0 and len(self._unsent) < _MAX_WAITING:
+            for number in (*(self._output_pipes if self._run else ()), *self._outputs):
                 wanted[number] = select.POLLIN
-        if self._waiting:
+        if self._unsent:
             wanted[self._events] = select.POLLOUT
         for process in self._processes.values():
             if process.unwritten and process.stdin >= 0:
@@ -203,7 +219,7 @@ class Driver:
     def _handle(self, number: int) -> None:
         if number == self._events:
             self._send()
-        elif number in self._pipes:
+        elif number in self._output_pipes:
             self._pass_on(number, CHUNK)
         elif number in self._readable:
             self._readable[number]()
@@ -223,7 +239,7 @@ class Driver:
         self._tell({"is": "answer", "id": question, **said})
 
     def tell_output(self, head: dict[str, Any], data: bytes) -> None:
-        self._room -= len(data)
+        self._output_room -= len(data)
         self._tell(head, data)
 
     def _tell(self, head: dict[str, Any], body: bytes = b"") -> None:
@@ -231,10 +247,10 @@ class Driver:
 
     def _send(self, message: bytes = b"") -> None:
         """Send a message after what is waiting, as far as there is room now."""
-        self._waiting += message
+        self._unsent += message
         try:
-            while self._waiting:
-                del self._waiting[: os.write(self._events, self._waiting)]
+            while self._unsent:
+                del self._unsent[: os.write(self._events, self._unsent)]
         except BlockingIOError:
             return
         except BrokenPipeError:
@@ -246,12 +262,12 @@ class Driver:
             data = os.read(number, size)
         except BlockingIOError:
             return 0
-        self.tell_output({"is": "out", "run": self._run, "stream": self._pipes[number]}, data)
+        self.tell_output({"is": "out", "run": self._run, "stream": self._output_pipes[number]}, data)
         return len(data)
 
     def _drain(self) -> None:
         """Send what has been printed so far, and no more: something may print without end."""
-        for number in self._pipes:
+        for number in self._output_pipes:
             left = _readable(number)
             while left > 0 and (got := self._pass_on(number, min(left, CHUNK))):
                 left -= got
@@ -263,21 +279,21 @@ class Driver:
             self._handlers[order["do"]](order, body)
 
     def _read_orders(self) -> list[tuple[dict[str, Any], bytes]]:
-        """Return the messages that can be read now. Descriptors that come with them are put into `_given`."""
+        """Return the messages that can be read now. Descriptors that come along are put into `_passed_descriptors`."""
         try:
             if self._passing is not None:
                 data, descriptors, _, _ = socket.recv_fds(self._passing, CHUNK, 1)
-                self._given += [_moved(number, close=True) for number in descriptors]
+                self._passed_descriptors += [_moved(number, close=True) for number in descriptors]
             else:
                 data = os.read(self._commands, CHUNK)
         except BlockingIOError:
             return []
         if not data:
             os._exit(0)  # the session's owner is gone; init ends everything else
-        return [(json.loads(head), body) for head, body in self._reader.feed(data)]
+        return [(json.loads(head), body) for head, body in self._order_reader.feed(data)]
 
     def _give_room(self, order: dict[str, Any], body: bytes) -> None:
-        self._room += order["bytes"]
+        self._output_room += order["bytes"]
 
     def _use_file(self, order: dict[str, Any], body: bytes) -> None:
         answer, content = self._files.answer(order, body)
@@ -292,18 +308,18 @@ class Driver:
         """Start the session's Python: a new one, or a copy that is made from an image and its facts."""
         ours, theirs = map(_high_socket, socket.socketpair())
         if not self._options.get("line"):
-            self._relay, self._line = map(_high_socket, socket.socketpair())
+            self._relay, self._worker_line = map(_high_socket, socket.socketpair())
         worker = os.fork()
         if worker == 0:
             os.close(ours.fileno())
             self._leave_to_worker()
             if copy is not None:
                 theirs.recv(1)  # until the driver has closed the image
-                own = {"channel": theirs.fileno(), "line": self._line.fileno(), "state": self._state}
+                own = {"channel": theirs.fileno(), "line": self._worker_line.fileno(), "state": self._state}
                 copying.become(_imager, copy[0], own, copy[1])
-            Worker(theirs, self._line, self._state, self._options["recursion"], _imager).serve()
+            Worker(theirs, self._worker_line, self._state, self._options["recursion"], _imager).serve()
         theirs.close()
-        self._line.close()
+        self._worker_line.close()
         return worker, ours
 
     def _leave_to_worker(self) -> None:
@@ -311,16 +327,16 @@ class Driver:
         os.setsid()
         os.close(signal.set_wakeup_fd(-1))
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        signal.signal(signal.SIGPIPE, self._at_pipe)
-        for number, target in ((self._nothing, 0), (self._printed["stdout"], 1), (self._printed["stderr"], 2)):
+        signal.signal(signal.SIGPIPE, self._sigpipe_handler)
+        for number, target in ((self._devnull, 0), (self._printed_to["stdout"], 1), (self._printed_to["stderr"], 2)):
             os.dup2(number, target)
         if self._passing is not None:
             self._passing.detach()
         if self._relay is not None:
             self._relay.close()
-        for number in (self._commands, self._events, self._children, self._nothing):
+        for number in (self._commands, self._events, self._children, self._devnull):
             os.close(number)
-        for number in (*self._pipes, *self._printed.values()):
+        for number in (*self._output_pipes, *self._printed_to.values()):
             os.close(number)
         for process in self._processes.values():
             process.close()
@@ -330,11 +346,11 @@ class Driver:
         and the image."""
         order = self._take_first("patch", "become")
         if order["do"] == "patch":
-            changes = self._given.pop(0)
+            changes = self._passed_descriptors.pop(0)
             copying.patch(changes, self._home[0])
             os.close(changes)
             order = self._take_first("become")
-        file = self._given.pop(0)
+        file = self._passed_descriptors.pop(0)
         facts = copying.unpack(file, order["size"])
         self._directory, self._environment = facts["cwd"] or self._directory, facts["env"]
         worker, channel = self._start_worker((file, facts))
@@ -344,11 +360,11 @@ class Driver:
 
     def _fork(self, order: dict[str, Any], body: bytes) -> None:
         """Let the worker write its image to the file that was passed."""
-        file = self._given.pop()
+        file = self._passed_descriptors.pop()
         if self._processes:
             self.answer(order["id"], errno=errno.EBUSY, error="it has processes in the background: end them")
         else:
-            socket.send_fds(self._channel, [frame({**order, "skipped": self._place})], [file])
+            socket.send_fds(self._channel, [frame({**order, "skipped": self._own_files})], [file])
         os.close(file)
 
     def _start_run(self, order: dict[str, Any], body: bytes) -> None:
@@ -356,9 +372,10 @@ class Driver:
         self._pass_in(order, body)
 
     def _pass_in(self, order: dict[str, Any], body: bytes = b"") -> None:
-        """Pass a message on to the worker."""
-        if self._relay is not None:
-            self._relay.sendall(frame(order, body))
+        """Pass a message on to the worker. Raises `ValueError` if it has a direct line: we send none here then."""
+        if self._relay is None:
+            raise ValueError(f"{order['do']!r} comes by the direct line")
+        self._relay.sendall(frame(order, body))
 
     def _take_reply(self, relay: socket.socket) -> None:
         """Pass on messages of the worker, each after what was printed before."""
@@ -366,7 +383,7 @@ class Driver:
         if not data:
             del self._readable[relay.fileno()]
             return
-        for head, body in self._replies.feed(data):
+        for head, body in self._reply_reader.feed(data):
             said = json.loads(head)
             self._drain()
             self._send(frame_of(head, body))
@@ -384,7 +401,7 @@ class Driver:
         if not data:
             self._readable.pop(self._channel.fileno(), None)  # it has ended; `_reap` finds out how
             return
-        for head, body in self._said.feed(data):
+        for head, body in self._word_reader.feed(data):
             said = json.loads(head)
             if said.get("is") == "broken":  # it could not become a copy
                 os.write(2, said["error"].encode("utf-8", "replace"))
@@ -400,19 +417,20 @@ class Driver:
         run, question = order["run"], order["id"]
         if self._command is not None and run == self._run:
             _kill_group(self._command.pid, signal.SIGINT)
-        elif run > self._last:
-            self._held.append((run, question))
+        elif run > self._last_command:
+            # A run of the worker: only what it notes tells whether that has begun, goes on or has ended.
+            self._pending_interrupts.append((run, question))
             return
         self.answer(question)
 
-    def _interrupt_held(self) -> None:
+    def _settle_interrupts(self) -> None:
         """Interrupt the worker if it runs what is to be interrupted. Before its code begins, it ignores signals."""
         run, begun = STATE.unpack(os.pread(self._state, STATE.size, 0))
-        if begun and any(wanted == run for wanted, _ in self._held):
+        if begun and any(wanted == run for wanted, _ in self._pending_interrupts):
             _kill_group(self._worker, signal.SIGINT)  # once: the worker counts on it
-        for wanted, question in list(self._held):
+        for wanted, question in list(self._pending_interrupts):
             if wanted <= run:
-                self._held.remove((wanted, question))
+                self._pending_interrupts.remove((wanted, question))
                 self.answer(question)
 
     def _restart(self, order: dict[str, Any], body: bytes) -> None:
@@ -430,17 +448,17 @@ class Driver:
             self._readable.pop(self._relay.fileno(), None)
             self._relay.close()
         else:
-            self._line = socket.socket(fileno=self._given.pop())
+            self._worker_line = socket.socket(fileno=self._passed_descriptors.pop())
         old, self._worker = self._worker, 0
         _kill_group(old, signal.SIGKILL)
         os.waitpid(old, 0)
         self._directory, self._environment = self._home
         os.chdir(self._directory)
-        self._said, self._replies, self._run = Reader(), Reader(), 0
-        for _, question in self._held:
+        self._word_reader, self._reply_reader, self._run = Reader(), Reader(), 0
+        for _, question in self._pending_interrupts:
             self.answer(question)
-        self._held.clear()
-        for number in self._pipes:
+        self._pending_interrupts.clear()
+        for number in self._output_pipes:
             while _read_some(number):
                 continue
         self._worker, self._channel = self._start_worker()
@@ -451,28 +469,28 @@ class Driver:
 
     def _start_command(self, order: dict[str, Any], body: bytes) -> None:
         self._take_word()  # the last run may have left another directory or other variables
-        self._run = self._last = order["run"]
+        self._run = self._last_command = order["run"]
         self._leave_removed()
         script, stdin = body[: order["source"]], body[order["source"] :]
         environment = {**self._environment, **order["env"]}
-        argv, self._carries = order["argv"], order["bash"]
+        argv, self._command_carries = order["argv"], order["bash"]
         try:
             if order["bash"] or SCRIPT in argv:  # also if it is empty: the last script is still there
                 self._put("script", script)
-                argv = [f"{self._place}/script" if word == SCRIPT else word for word in argv]
+                argv = [f"{self._own_files}/script" if word == SCRIPT else word for word in argv]
             if order["bash"]:
-                self._put("carry", _CARRY.format(self._place, self._home[0]).encode())
-                argv = [*_BASH, f"{self._place}/script", *argv]
-                environment["BASH_ENV"] = f"{self._place}/carry"
+                self._put("carry", _CARRY.format(self._own_files, self._home[0]).encode())
+                argv = [*_BASH, f"{self._own_files}/script", *argv]
+                environment["BASH_ENV"] = f"{self._own_files}/carry"
             self._put("input", stdin)
-            with open(f"{self._place}/input", "rb") as given:
+            with open(f"{self._own_files}/input", "rb") as given:
                 self._command = subprocess.Popen(
                     argv,
                     env=environment,
                     cwd=self._directory,
-                    stdin=given if stdin else self._nothing,
-                    stdout=self._printed["stdout"],
-                    stderr=self._printed["stderr"],
+                    stdin=given if stdin else self._devnull,
+                    stdout=self._printed_to["stdout"],
+                    stderr=self._printed_to["stderr"],
                     start_new_session=True,
                 )
         except _NOT_STARTED as error:
@@ -485,45 +503,45 @@ class Driver:
             _kill_group(self._command.pid, signal.SIGKILL)
 
     def _put(self, name: str, content: bytes) -> None:
-        os.makedirs(self._place, exist_ok=True)  # the code may have removed it
-        with open(f"{self._place}/{name}", "wb") as file:
+        os.makedirs(self._own_files, exist_ok=True)  # the code may have removed it
+        with open(f"{self._own_files}/{name}", "wb") as file:
             file.write(content)
 
     def _end_command(self, said: dict[str, Any]) -> None:
-        if self._command is not None and self._carries:
+        if self._command is not None and self._command_carries:
             self._carry_over()
         self._command = None
         self._drain()
         self._leave_removed()
-        if self._stale:  # before the next run can come to the worker
+        if self._worker_is_stale:  # before the next run can come to the worker
             self._channel.sendall(frame({"do": "follow", "cwd": self._directory, "env": self._environment}))
-            self._stale = False
+            self._worker_is_stale = False
         self._tell({"is": "done", "run": self._run, **said})
         self._run = 0
 
     def _carry_over(self) -> None:
         """Take over the directory and the variables that a script left."""
         try:
-            with open(f"{self._place}/cwd", "rb") as file:
+            with open(f"{self._own_files}/cwd", "rb") as file:
                 directory = os.fsdecode(file.read(4096))[:-1]
-            with open(f"{self._place}/env", "rb") as file:
+            with open(f"{self._own_files}/env", "rb") as file:
                 left = file.read(_MAX_STATE + 1)
         except OSError:
             return  # it set its own trap, or was killed
         finally:
             for name in ("cwd", "env"):
-                _remove(f"{self._place}/{name}")
+                _remove(f"{self._own_files}/{name}")
         pairs = [os.fsdecode(each).partition("=") for each in left.split(b"\0") if b"=" in each]
         environment = {name: value for name, _, value in pairs if name not in ("", "_", "OLDPWD", "PWD", "SHLVL")}
         if len(left) <= _MAX_STATE and environment != self._environment:
-            self._environment, self._stale = environment, True
+            self._environment, self._worker_is_stale = environment, True
         if directory and directory != self._directory:
-            self._directory, self._stale = directory, True
+            self._directory, self._worker_is_stale = directory, True
 
     def _leave_removed(self) -> None:
         """Go back to where the session began if nothing can be started in its directory: it was removed, or locked."""
         if not (os.path.isdir(self._directory) and os.access(self._directory, os.X_OK)):
-            self._directory, self._stale = self._home[0], True
+            self._directory, self._worker_is_stale = self._home[0], True
 
     # --- ends ---
 
@@ -660,17 +678,26 @@ class BackgroundProcess:
             _resize(self.stdin, rows, columns)
 
     def pump(self, driver: Driver, *, to_the_end: bool = False) -> None:
-        """Send some of its output, or all that it has printed so far."""
-        for number, stream in list(self.outputs.items()):
-            left = _readable(number) if to_the_end else 1
-            while left > 0:
-                data = _read_some(number)
-                if data:
-                    driver.tell_output({"is": "out", "process": self.number, "stream": stream}, data)
-                elif data == b"":
-                    os.close(number)
-                    del self.outputs[number]
-                left = left - len(data) if data and to_the_end else 0
+        """Send some of its output, or all that it has printed so far, and no more: its children may print on."""
+        for number in list(self.outputs):
+            if not to_the_end:
+                self._send_some(number, driver)
+                continue
+            left = _readable(number)
+            while left > 0 and (sent := self._send_some(number, driver)):
+                left -= sent
+
+    def _send_some(self, number: int, driver: Driver) -> int:
+        """Send some of the output that comes by a descriptor, and close that at its end. Returns how many bytes."""
+        data = _read_some(number)
+        if data is None:
+            return 0
+        if data:
+            driver.tell_output({"is": "out", "process": self.number, "stream": self.outputs[number]}, data)
+        else:
+            os.close(number)
+            del self.outputs[number]
+        return len(data)
 
     def take(self, order: dict[str, Any], body: bytes, driver: Driver) -> None:
         """Take input. The answer, without which no more is sent, follows when all of it has been written."""

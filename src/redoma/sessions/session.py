@@ -142,7 +142,8 @@ class AsyncSession:
         self.current: Turn | None = None
         self._opening = asyncio.Lock()
         self._channel: Channel | None = None
-        self._over = ""
+        self._end_reason = ""
+        """Why we have ended it, or are about to; empty otherwise. `ended` also knows ends that are not ours."""
         self._processes: dict[asyncio.Task[Result], AsyncSessionProcess] = {}
         self._plain: dict[Language, Submission] = {}
         """A submission in each language as one without options has it, but for its code."""
@@ -196,23 +197,23 @@ class AsyncSession:
             self._backend.warm()
 
     async def opened(self) -> Channel:
-        if self.alive and not self._over and not self._opening.locked() and self._channel is not None:
+        if self.alive and not self._end_reason and not self._opening.locked() and self._channel is not None:
             self._postpone()
             return self._channel
         async with self._opening:
-            if self._over:
-                raise BackendError("the session has ended", why=self._over, next="restart() it, or open another")
+            if self._end_reason:
+                raise BackendError("the session has ended", why=self._end_reason, next="restart() it, or open another")
             if self._channel is None:
                 self._channel = await self._open()
-                await self._close_if_over()
+                await self._close_if_ended()
             if self._channel.ended.done():
                 raise self._channel.gone()
             self._postpone()
             return self._channel
 
-    async def _close_if_over(self) -> None:
+    async def _close_if_ended(self) -> None:
         """Close it again if `aclose` was called while it was being opened."""
-        if self._over and self._channel is not None:
+        if self._end_reason and self._channel is not None:
             await self._channel.close()
 
     async def _open(self) -> Channel:
@@ -238,7 +239,7 @@ class AsyncSession:
             self._places.give_back()
             raise
         self._channel = self._entered(channel)
-        await self._close_if_over()
+        await self._close_if_ended()
         self._postpone()
 
     def _entered(self, channel: Channel) -> Channel:
@@ -260,7 +261,7 @@ class AsyncSession:
         if self.current is not None or self.processes:
             self._postpone()
         elif self._channel is not None:
-            self._over = f"it was not used for {self._idle:g} s"
+            self._end_reason = f"it was not used for {self._idle:g} s"
             self._closing = asyncio.get_running_loop().create_task(self._channel.close())
 
     @property
@@ -290,8 +291,8 @@ class AsyncSession:
     @property
     def ended(self) -> str:
         """Why it has ended; empty if it has not."""
-        if self._over:
-            return self._over
+        if self._end_reason:
+            return self._end_reason
         return self._channel.gone().why if self._channel is not None and self._channel.ended.done() else ""
 
     def interrupt(self) -> bool:
@@ -336,7 +337,7 @@ class AsyncSession:
             await self._channel.restart()
             self._postpone()
             return
-        self._over, self._channel = "", None
+        self._end_reason, self._channel = "", None
         await self.opened()
 
     async def fork(self, n: int = 1) -> list[AsyncSession]:
@@ -389,14 +390,14 @@ class AsyncSession:
         """Return what it has changed in its project so far (`workspace="overlay"`). The project itself is unchanged.
         Waits for the current run; changes that background processes make meanwhile may be missing."""
         async with self.lock:
-            overlay, channel = await self._over_project()
+            overlay, channel = await self._open_overlay()
             return await overlay.effect(channel.read_changes)
 
     async def keep(self) -> Kept:
         """Keep its changes so far under an id, for `redoma changes`: they can be applied after the session has ended.
         Raises `WorkspaceError` if there are none."""
         async with self.lock:
-            overlay, channel = await self._over_project()
+            overlay, channel = await self._open_overlay()
             return await overlay.keep(channel.read_changes, self.id)
 
     async def apply(
@@ -405,14 +406,14 @@ class AsyncSession:
         """Apply its changes so far to its project, all or nothing; the session continues. Takes the options of
         `AsyncExecutor.apply` and raises the same. Policy judges every run that the session has made."""
         kept = await self.keep()
-        overlay, _ = await self._over_project()
+        overlay, _ = await self._open_overlay()
         return await overlay.apply(kept, paths=paths, named=named, by_hand=by_hand, wait=wait)
 
     async def discard(self) -> None:
         """Drop its changes to its project. Variables and other files stay: the session continues as a copy of itself
         in a new cell. Raises what `fork` raises; then nothing has changed."""
         async with self.lock:
-            overlay, old = await self._over_project()
+            overlay, old = await self._open_overlay()
             image = SessionImage(self._backend, self._request.limits.memory)
             try:
                 await image.take(old)
@@ -423,7 +424,9 @@ class AsyncSession:
             await old.close("its changes were discarded")
             self._postpone()  # the end of the old one has stopped its alarm
 
-    async def _over_project(self) -> tuple[Overlay, Channel]:
+    async def _open_overlay(self) -> tuple[Overlay, Channel]:
+        """Return the overlay over its project, and its channel, which is opened if necessary. Raises `InvalidRequest`
+        if it has no overlay, and what `opened` raises."""
         if self._overlay is None:
             raise InvalidRequest(
                 "the session has no project to change",
@@ -434,7 +437,7 @@ class AsyncSession:
 
     async def aclose(self) -> None:
         """End the session: nothing of it is left when this returns. Safe to call twice."""
-        self._over = self._over or "it was closed"
+        self._end_reason = self._end_reason or "it was closed"
         self._idle_alarm.close()
         if self._channel is not None:
             await self._channel.close()

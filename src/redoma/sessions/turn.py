@@ -181,14 +181,14 @@ class Turn:
             self._changed.set_result(None)
 
     async def _make_it_end(self) -> None:
+        """Interrupt the run, then kill it, then end the session: each if the step before was not enough."""
         self.read()  # otherwise it might be blocked by a slow reader
-        for kill in (False, True):
-            if kill:
-                self._channel.post({"do": "kill", "run": self._number})
-            else:
-                self._channel.interrupt(self._number)
-            if await self._ends_within(self._home.grace / 2):
-                return
+        self._channel.interrupt(self._number)
+        if await self._ends_within(self._home.grace / 2):
+            return
+        self._channel.post({"do": "kill", "run": self._number})  # kills a command; Python can only be interrupted
+        if await self._ends_within(self._home.grace / 2):
+            return
         await self._channel.close("a run did not end when it was interrupted")
 
     # --- messages of the driver: see `channel.Listener` ---

@@ -34,6 +34,7 @@ from redoma.sessions.frames import CHUNK, Reader, frame, frame_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any, NoReturn
 
 MAIN = "main"
@@ -75,9 +76,27 @@ class Worker:
         self._run = 0
         self._prints_tracebacks = True
         self._displays = displays.Displays(self._show, charts=charts)
+        self._of_owner: dict[str, Callable[[dict[str, Any], bytes], None]] = {
+            "run": self._perform,
+            "complete": self._complete,
+            "forget": self._forget,
+            "shown": self._pass_over,
+        }
+        self._of_driver: dict[str, Callable[[dict[str, Any], list[int]], None]] = {
+            "follow": self._follow,
+            "fork": self._fork,
+        }
 
     def serve(self) -> NoReturn:
-        """Serve until the driver is gone."""
+        """Serve until the driver is gone. What goes wrong here, not in the code, ends the process, and so the session:
+        an unknown message, for example."""
+        try:
+            self._serve()
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)  # not up the stack, where the driver's own code is
+
+    def _serve(self) -> NoReturn:
         if self._home not in sys.path:
             sys.path.insert(0, self._home)  # the modules of a project, as in a notebook that is there
         _ignore_interrupts()
@@ -97,12 +116,7 @@ class Worker:
                 self._take_orders()
                 continue
             head, body = self._receive()
-            if head["do"] == "run":
-                self._perform(head, body)
-            elif head["do"] == "complete":
-                self._complete(head)
-            elif head["do"] == "forget":
-                self._forget(head)
+            self._of_owner[head["do"]](head, body)
 
     def _take_orders(self) -> None:
         """Obey the driver."""
@@ -111,10 +125,7 @@ class Worker:
             os._exit(0)
         for text, _ in self._orders.feed(data):
             head = json.loads(text)
-            if head["do"] == "follow":
-                self._follow(head)
-            elif head["do"] == "fork":
-                self._fork(head, given.pop())
+            self._of_driver[head["do"]](head, given)
 
     def _receive(self) -> tuple[dict[str, Any], bytes]:
         while not self._frames:
@@ -158,7 +169,10 @@ class Worker:
         else:  # as most runs end
             self._line.sendall(frame_of(b'{"is":"done","run":%d}' % self._run, result))
 
-    def _complete(self, head: dict[str, Any]) -> None:
+    def _pass_over(self, head: dict[str, Any], body: bytes) -> None:
+        """Drop the answer to a display that no longer waits for it: a signal handler of the code has raised there."""
+
+    def _complete(self, head: dict[str, Any], body: bytes) -> None:
         """Answer with the completions of a text."""
         import rlcompleter
 
@@ -171,7 +185,7 @@ class Worker:
             found = []  # a property of the code's own raised
         self._tell({"is": "answer", "id": head["id"]}, json.dumps(found).encode())
 
-    def _forget(self, head: dict[str, Any]) -> None:
+    def _forget(self, head: dict[str, Any], body: bytes) -> None:
         """Drop the variables of a context."""
         namespace = self._contexts.pop(head["context"], {})
         kept: dict[str, Any] = {name: namespace[name] for name in ("__name__", "__builtins__") if name in namespace}
@@ -179,7 +193,7 @@ class Worker:
         namespace.update(kept)
         self._tell({"is": "answer", "id": head["id"]})
 
-    def _follow(self, head: dict[str, Any]) -> None:
+    def _follow(self, head: dict[str, Any], given: list[int]) -> None:
         """Take over the directory and the variables that commands of the session left."""
         if head.get("cwd"):
             self._directory = head["cwd"]
@@ -214,8 +228,9 @@ class Worker:
 
     # --- copies ---
 
-    def _fork(self, head: dict[str, Any], file: int) -> None:
+    def _fork(self, head: dict[str, Any], given: list[int]) -> None:
         """Write an image of this process to the file that was passed. Copies continue here, too, in their own cells."""
+        file = given.pop()
         try:
             said = self._save(file, head)
         except (copying.Refused, OSError) as error:

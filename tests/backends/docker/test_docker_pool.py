@@ -13,8 +13,8 @@ from docker_bench import docker, inspect, ours, run, until
 
 from redoma import BackendError
 from redoma.backends.docker import DockerBackend, box
-from redoma.backends.docker.box import Spec
-from redoma.backends.docker.pool import Pool
+from redoma.backends.docker.box import ContainerSpec
+from redoma.backends.docker.pool import ContainerPool
 from redoma.models import Limits, MiB
 
 
@@ -77,14 +77,14 @@ async def test_whoever_is_cancelled_while_taking_one_leaves_none(turns: int) -> 
     made: list[_Plain] = []
     another = asyncio.Event()
 
-    async def make(spec: Spec) -> Any:
+    async def make(spec: ContainerSpec) -> Any:
         made.append(_Plain())
         another.set()
         return made[-1]
 
     spec = box.spec(box.Box(), "python", Limits())
     for ready in (False, True):
-        pool = Pool(make, minimum=1, maximum=4, queue=0, idle=600)
+        pool = ContainerPool(make, minimum=1, maximum=4, queue=0, idle=600)
         await pool.give_back(await pool.take(spec))
         another.clear()
         await another.wait()

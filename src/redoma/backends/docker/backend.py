@@ -19,10 +19,10 @@ from ..base import COMMON_LIMITS, MAX_RUNS, Capabilities, Control, Fact, Outcome
 from ..hosts import ProxyProcess, run_with_hosts
 from . import box as boxes
 from . import inspection
-from .box import Box, Spec
+from .box import Box, ContainerSpec
 from .container import Container
 from .engine import CannotRemove, CannotStart, Engine, NoHosts, NoInit, address, check_engine, closed
-from .pool import Pool
+from .pool import ContainerPool
 from .run import NotTaken, Run
 
 _LANGUAGES = frozenset({"python", "bash", "javascript", "command", OTHER})
@@ -149,7 +149,7 @@ class _Connection:
 
     def __init__(self, box: Box, host: str | None, *, minimum: int, maximum: int, queue: int, idle: float) -> None:
         self._box, self.engine, self.pid = box, Engine(host), os.getpid()
-        self.pool = Pool(self._make, minimum=minimum, maximum=maximum, queue=queue, idle=idle)
+        self.pool = ContainerPool(self._make, minimum=minimum, maximum=maximum, queue=queue, idle=idle)
         self.kept: list[Container] = []
         """Containers that have ended and were not to be removed."""
         self.runs = 0
@@ -284,7 +284,7 @@ class _Connection:
 
     # --- its container ---
 
-    async def _make(self, wanted: Spec) -> Container:
+    async def _make(self, wanted: ContainerSpec) -> Container:
         """Return a container in which a stub waits."""
         engine = self.engine
         await engine.client()
@@ -295,7 +295,7 @@ class _Connection:
             await engine.forget_hosts(hosts)  # the volumes of the engine were pruned
             return await self._start(wanted, await engine.hosts(wanted.image))
 
-    async def _start(self, wanted: Spec, hosts: str | None) -> Container:
+    async def _start(self, wanted: ContainerSpec, hosts: str | None) -> Container:
         gvisor = inspection.is_gvisor(self._box.runtime or self.engine.info.get("DefaultRuntime"))
         settings = boxes.waiting(self._box, wanted, gvisor=gvisor, hosts=hosts)
         container = Container(self.engine, settings, pull=self._box.pull, hosts=hosts or "")

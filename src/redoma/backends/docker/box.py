@@ -105,7 +105,7 @@ class Box(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         return images.get(language, self.command)
 
 
-class Spec(NamedTuple):
+class ContainerSpec(NamedTuple):
     """What is fixed when a container is created. A warm container fits every request with the same spec."""
 
     image: str
@@ -120,9 +120,9 @@ class Spec(NamedTuple):
     cpu: float
 
 
-def spec(box: Box, language: Language, limits: Limits) -> Spec:
+def spec(box: Box, language: Language, limits: Limits) -> ContainerSpec:
     """Return the spec of the container that a request needs."""
-    return Spec(
+    return ContainerSpec(
         image=box.image(language),
         python=language == "python",
         memory=min(limits.memory, box.memory_limit or limits.memory),
@@ -135,7 +135,7 @@ def spec(box: Box, language: Language, limits: Limits) -> Spec:
     )
 
 
-def waiting(box: Box, wanted: Spec, *, gvisor: bool = False, hosts: str | None = None) -> dict[str, Any]:
+def waiting(box: Box, wanted: ContainerSpec, *, gvisor: bool = False, hosts: str | None = None) -> dict[str, Any]:
     """Return the engine's JSON for a container in which a stub waits for an order.
 
     `hosts` is a file on the engine's host to mount as /etc/hosts. With it, a container without a network needs none of

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 from ...lib.errors import BackendError
 from ...telemetry import WARNING, tell
 from ..base import uncancellable
-from .box import Spec
+from .box import ContainerSpec
 from .container import Container
 from .engine import closed
 
@@ -22,26 +22,32 @@ _LATER = 0.25  # seconds that a run has the machine to itself before the next co
 _RETRY_AFTER = 5.0  # seconds to wait after one could not be made, if no run needs it
 
 
-class Pool:
+class ContainerPool:
     """Makes containers with `make`, keeps `minimum` of each kind in use ready, and lets `maximum` run at a time."""
 
     def __init__(
-        self, make: Callable[[Spec], Awaitable[Container]], *, minimum: int, maximum: int, queue: int, idle: float
+        self,
+        make: Callable[[ContainerSpec], Awaitable[Container]],
+        *,
+        minimum: int,
+        maximum: int,
+        queue: int,
+        idle: float,
     ) -> None:
         self._make = make
         self._minimum, self._most_waiting, self._idle = minimum, queue, idle
         self._places = asyncio.Semaphore(maximum)
         self._maximum, self._waiting, self._running, self._peak = maximum, 0, 0, 0
         self._armed: deque[_Warm] = deque()
-        self._usual: dict[bool, Spec] = {}
+        self._usual: dict[bool, ContainerSpec] = {}
         """The spec that is kept ready for Python, and the one for everything else."""
-        self._last: dict[bool, Spec] = {}
+        self._last: dict[bool, ContainerSpec] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._refill_timer: asyncio.TimerHandle | None = None
         self._retry_at = 0.0
         self._closed = False
 
-    async def take(self, spec: Spec) -> Container:
+    async def take(self, spec: ContainerSpec) -> Container:
         """Return a container that waits for its order; wait for a free place if necessary. Return it with `give_back`.
 
         Raises `BackendError` if too many runs wait already, or no container can be made.
@@ -69,7 +75,7 @@ class Pool:
         self._refill(_LATER)
         return container
 
-    async def _ready(self, spec: Spec) -> Container:
+    async def _ready(self, spec: ContainerSpec) -> Container:
         if self._closed:
             raise closed()
         self._learn(spec)
@@ -80,7 +86,7 @@ class Pool:
                 return container
         return await self._make(spec)
 
-    def _learn(self, spec: Spec) -> None:
+    def _learn(self, spec: ContainerSpec) -> None:
         if self._usual.setdefault(spec.python, spec) != spec and self._last.get(spec.python) == spec:
             self._usual[spec.python] = spec
         self._last[spec.python] = spec
@@ -163,7 +169,9 @@ class Pool:
 class _Warm:
     """A container that is being made, or waits."""
 
-    def __init__(self, spec: Spec, make: Callable[[Spec], Awaitable[Container]], died: Callable[[_Warm], None]) -> None:
+    def __init__(
+        self, spec: ContainerSpec, make: Callable[[ContainerSpec], Awaitable[Container]], died: Callable[[_Warm], None]
+    ) -> None:
         self.spec, self._make, self._died = spec, make, died
         self._container: Container | None = None
         self._made = asyncio.Event()

@@ -26,7 +26,7 @@ _SECOND = 1_000_000_000  # the engine counts in ns
 _QUIET = 0.5  # seconds without output after which an ended container is considered drained
 _PASSING = 5.0  # seconds that a shell has to pass a signal on, before it gets the next
 _LONG_ORDER = 1 << 20  # bytes
-_HELD = 0.02  # seconds without output after which what looks like the beginning of the nonce is taken for output
+_WITHHELD = 0.02  # seconds without output after which what looks like the beginning of the nonce is taken for output
 _NEWS = (0.0, 0.05, 0.1, 0.2, 0.4)  # pauses in seconds between queries for an OOM kill
 
 _LOST_WITH_CONTAINER = "it was ended with its container, as happens with too many processes"
@@ -65,11 +65,14 @@ class Run:
         self._cpu: float | None = None
         self._memory: int | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._held_timer: asyncio.TimerHandle | None = None
+        self._withheld_timer: asyncio.TimerHandle | None = None
+        """Prints output that is withheld because it may be the beginning of a message of the stub."""
         self._exited_at: float | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._signals: asyncio.Queue[int] = asyncio.Queue()
-        self._signalling, self._held = asyncio.Lock(), list[int]()
+        self._signalling = asyncio.Lock()
+        self._held_signals = list[int]()
+        """Signals for a paused container, which it gets with SIGCONT."""
         self._over, self._taken, self._passed = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._heard = 0
         self._oom_kills = _oom_kills()
@@ -148,7 +151,7 @@ class Run:
 
     async def _release(self) -> None:
         """Cancel our timers and tasks."""
-        for timer in (self._timer, self._held_timer):
+        for timer in (self._timer, self._withheld_timer):
             if timer is not None:
                 timer.cancel()
         for task in self._tasks:
@@ -188,11 +191,11 @@ class Run:
                     await self._container.freeze(True)
                 return
             if self._container.frozen and number not in (signal.SIGCONT, signal.SIGKILL, stub.END):
-                self._held.append(number)
+                self._held_signals.append(number)
                 return
             if self._container.frozen:
                 await self._container.freeze(False)
-            held, self._held = self._held if number == signal.SIGCONT else [], []
+            held, self._held_signals = self._held_signals if number == signal.SIGCONT else [], []
             for each in (number, *held):
                 await self._pass(each)
 
@@ -215,32 +218,38 @@ class Run:
             stream, data = piece
             self._heard += 1
             if stream == "stdout" and self._last is not None:
-                data = self._own(data, self._last)
+                data = self._read_last_word(data, self._last)
             self._print(stream, data)
-        self._print_held()
+        self._print_withheld()
 
-    def _print_held(self) -> None:
+    def _print_withheld(self) -> None:
         if self._last is not None:
             self._print("stdout", self._last.give())
 
-    def _own(self, data: bytes, last: LastWord) -> bytes:
-        before, passed = last.begun, last.passed
-        own = last.feed(data)
+    def _read_last_word(self, data: bytes, last: LastWord) -> bytes:
+        """Take what came on stdout: the program's output with the stub's messages in it. Act on the messages, and
+        return the output, without an end that may be the beginning of a message: a timer prints that later."""
+        had_begun, passed_before = last.begun, last.passed
+        output = last.feed(data)
         if last.taken:
             self._taken.set()
-        if last.begun or last.passed > passed:
+        if last.begun or last.passed > passed_before:
             self._passed.set()
-        if self._held_timer is not None:
-            self._held_timer.cancel()
+        if self._withheld_timer is not None:
+            self._withheld_timer.cancel()
         if last.holds:
-            self._held_timer = self._loop.call_later(_HELD, self._print_held)
-        if last.begun and not before and self._files is not None and self._ending is None and self._timer is not None:
-            # The program seems to have ended. What follows is the stub's, with its own time limit. END kills a program
-            # that learned the nonce to gain that time; the stub ignores it.
+            self._withheld_timer = self._loop.call_later(_WITHHELD, self._print_withheld)
+        if last.begun and not had_begun:
+            self._give_time_for_files()
+        return output
+
+    def _give_time_for_files(self) -> None:
+        """Handle the program's apparent end: what follows are the files, which the stub sends within a time limit of
+        its own. END kills a program that learned the nonce to gain that time; the stub ignores it."""
+        if self._files is not None and self._ending is None and self._timer is not None:
             self._begin(self._signal(stub.END))
             self._timer.cancel()
             self._timer = self._loop.call_later(_SENDING, self._end, Status.TIMEOUT)
-        return own
 
     def _print(self, stream: Stream, data: bytes) -> None:
         if data and not self._flooded and not self._sink(stream, data):

@@ -306,7 +306,9 @@ class _Reader:
 
 
 def _command(name: str, args: tuple[str, ...], writes: tuple[str, ...], place: Place) -> Command:
-    return Command(name=name, args=args, writes=tuple(normal(path, None) for path in writes), via=("node",), **place)
+    return Command(
+        name=name, args=args, writes=tuple(normal(path, None) for path in writes), via=("node",), lookup="none", **place
+    )
 
 
 def _script_facts(script: str, depth: int) -> list[Fact]:

@@ -680,21 +680,25 @@ class _Reader:
         path is unknown."""
         text = self.names.text(path)
         for each in self.paths(path):
-            yield Command(name=name, args=(*args, each), writes=(normal(each, None),), via=("python",), **place)
+            yield _operation(name, (*args, each), each, place)
         if name == "rm" and (text is None or text.startswith(UNKNOWN)):
             yield Trait(name="python.removes-unknown", **place)
 
     def file_write(self, name: str, path: ast.expr | None, place: Place) -> Iterator[Fact]:
         """Yield a write by the function `name` for each path that an expression may stand for."""
         for each in self.paths(path):
-            yield Command(name=name, args=(), writes=(normal(each, None),), via=("python",), **place)
+            yield _operation(name, (), each, place)
 
     def link_facts(self, source: ast.expr | None, link: ast.expr | None, place: Place) -> Iterator[Fact]:
         """Yield a new link as the command `ln`, so that writes through it count as writes to its target."""
         for link_path in self.paths(link):
             for source_path in self.paths(source) or [UNKNOWN]:
-                words = ("-s", source_path, link_path)
-                yield Command(name="ln", args=words, writes=(normal(link_path, None),), via=("python",), **place)
+                yield _operation("ln", ("-s", source_path, link_path), link_path, place)
+
+
+def _operation(name: str, args: tuple[str, ...], path: str, place: Place) -> Command:
+    """Return a file operation that writes a path, as a command."""
+    return Command(name=name, args=args, writes=(normal(path, None),), via=("python",), lookup="none", **place)
 
 
 def arguments_of(node: ast.Call) -> list[ast.expr]:

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ..facts import MAX_DEPTH, SOURCE_TRAITS, UNKNOWN, Fact, Place, Trait
+from ..facts import MAX_DEPTH, SOURCE_TRAITS, UNKNOWN, Fact, Lookup, Place, Trait
 from .commands import Commands, Feed
 from .source import MAX_SOURCE, prepare
 from .words import MAX_VALUE, Word
@@ -54,17 +54,23 @@ TRAITS: dict[str, str] = {
 
 
 def facts_of_script(
-    source: str, depth: int = 0, *, args: Sequence[str] = (), environment: Mapping[str, str] | None = None
+    source: str,
+    depth: int = 0,
+    *,
+    args: Sequence[str] = (),
+    environment: Mapping[str, str] | None = None,
+    lookup: Lookup = "path",
 ) -> list[Fact]:
     """Return the facts of a Bash script with these arguments and variables. Never raises.
 
-    `depth`: how deep the script is inside other code.
+    `depth`: how deep the script is inside other code. `lookup`: "shell" if Bash runs it; by default it isn't known
+    which shell does, if any, and whether that has the same builtins.
     """
     long = [text for name, text in (environment or {}).items() if len(text) > MAX_VALUE and name in source]
     given = tuple(Word(arg.replace(UNKNOWN, "")) for arg in (*args, *long))
     from .reader import read  # a large module that argument vectors don't need
 
-    return read(source, depth, environment=environment, given=given)
+    return read(source, depth, environment=environment, given=given, lookup=lookup)
 
 
 def facts_of_argv(

@@ -12,7 +12,7 @@ import msgspec
 from msgspec.structs import replace
 
 from ...lib.patterns import lazy_pattern
-from ..facts import UNKNOWN, Assigned, Command, Executed, Fact, Place, Searched, Trait, moved, normal
+from ..facts import UNKNOWN, Assigned, Command, Executed, Fact, Lookup, Place, Searched, Trait, moved, normal
 from ..globs import root_paths
 from ..options import DECLARES
 from .interpreters import Code, Run, Script, interpreter
@@ -32,7 +32,7 @@ from .programs import (
     targets,
 )
 from .sums import Sums
-from .variables import SEARCHES, is_hook, named, sets_hook
+from .variables import READERS, SEARCHES, SET_BY_BASH, SETTERS, is_hook, named, sets_hook
 from .words import FETCHERS, Value, Variables, Word, base, own_or_unknown, unknown_argument
 from .wrappers import WRAPPERS, climbs, is_loader, unwrap
 
@@ -45,20 +45,22 @@ MAX_WORK = 3_000_000
 """The budget of `Work`, in characters."""
 _PIECE, _COMMAND = 1000, 100
 """What a piece of code and a command cost in addition to their characters."""
+_FILLED = 3
+"""What a word costs for each argument that may be in it."""
 
 CHDIR = frozenset({"cd", "pushd", "popd"})
-_SETTERS = DECLARES | {"read", "printf", "mapfile", "readarray", "getopts", "unset", "let", "wait"}
-_SETS_VARIABLES = DECLARES | {"env", "sudo", "doas"}
+_EXPORTERS = DECLARES | {"env", "sudo", "doas"}
+"""Commands with arguments `name=value` that set variables for programs."""
 _RUNS_HERE = frozenset({"eval", "source", "."})
+"""Builtins that run code in this same shell, which may set any variable."""
 _KNOWN = frozenset(
-    {*_SETTERS, *_SETS_VARIABLES, *_RUNS_HERE, *CHDIR, "alias", "trap", "tee", *FETCHERS, *DATABASES}
+    {*SETTERS, *_EXPORTERS, *_RUNS_HERE, *CHDIR, "alias", "trap", "tee", *FETCHERS, *DATABASES}
     | {*PROGRAMS_WITH_TRAITS, *WRITERS, *WRAPPERS, *RUNNERS}
 )
 """Every command name that needs special treatment, except interpreters, whose names may include versions."""
 _STDIN_PATHS = frozenset({"-", "/dev/stdin", "/dev/fd/0", "/proc/self/fd/0"})
 _RENUMBERS = frozenset({"set", "shift", "trap", "alias"})
 """Builtins that may renumber the positional arguments, or run a command that does."""
-_READS = frozenset({"read", "mapfile", "readarray", "getopts"})
 _OWN_MEANING = frozenset({"PWD", "OLDPWD", "HOME", "IFS"})
 """Variables that the shell sets itself, or whose meaning is known."""
 _CRON_TIMES = lazy_pattern(r"(?m)^\s*(?:@\w+|(?:\S+[ \t]+){5})")
@@ -107,15 +109,27 @@ class Layer(msgspec.Struct, frozen=True):
     words: tuple[Word, ...]
     via: tuple[str, ...]
     directory: str | None = None
+    """Where it runs, if not where the other one does."""
+    lookup: Lookup = "path"
+    """See `facts.Command`."""
 
 
 class Commands:
     """Collects the facts of commands that run one after the other, and remembers what they change."""
 
     def __init__(
-        self, depth: int, feed: Feed | None = None, *, constants: bool = True, work: Work | None = None
+        self,
+        depth: int,
+        feed: Feed | None = None,
+        *,
+        trusts_values: bool = True,
+        work: Work | None = None,
+        lookup: Lookup = "path",
     ) -> None:
-        self.depth, self.constants = depth, constants
+        self.depth, self.lookup = depth, lookup
+        self.trusts_values = trusts_values
+        """Whether a variable is taken to have the values that were seen to be set. It isn't in the second reading of a
+        script in which something may set any variable (see `reader.read`)."""
         self.work = work or Work()
         self.facts: list[Fact] = []
         self.variables = Variables({"PWD": ((Word("."),),)})
@@ -131,8 +145,8 @@ class Commands:
         """Whether something may have set any variable at all."""
         self.gave_up = False
         """Whether it has been reported that some nested code isn't read."""
-        self.exported: set[tuple[object, ...]] = set()
-        """The name, value and place of each variable that was reported as set for a program."""
+        self.exported: set[Assigned] = set()
+        """The variables that were reported as set for a program by `export`."""
         self.pieces = 0
         """How many pieces of nested code have been read."""
         self.function_name = ""
@@ -142,7 +156,7 @@ class Commands:
         self.called: dict[str, dict[tuple[Word, ...], None]] = {}
         """The arguments of every call, by command name; "" is the script itself."""
         self.settling = False
-        """Whether the deferred commands are being read."""
+        """Whether the deferred commands are being read, which aren't deferred again."""
         self.renumbers = False
         """Whether something may renumber the positional arguments."""
         self.arguments: tuple[Word, ...] = ()
@@ -163,6 +177,7 @@ class Commands:
         via: tuple[str, ...],
         at: Place,
         written: str = "",
+        lookup: Lookup = "path",
     ) -> None:
         """Report a command, run in the current directory with the current input. `written`: its name as written."""
         paths = dict.fromkeys([*writes, *[each for path in writes for each in root_paths(path)]]) if writes else ()
@@ -172,6 +187,7 @@ class Commands:
                 args=args,
                 writes=tuple(paths),
                 via=via,
+                lookup=lookup,
                 path=written if "/" in written else "",
                 given=self.input_file(),
                 directory=self.cwd(),
@@ -191,7 +207,10 @@ class Commands:
 
     def set(self, name: str, values: Sequence[Value]) -> None:
         """Remember the possible values of a variable, or that they aren't known."""
-        if self.constants and name not in self.volatile:
+        if name == "BASH_ARGV0":
+            self.variables.forget("0")  # which it sets
+        replaced = name in SET_BY_BASH and not all(UNKNOWN in word.text for value in values for word in value)
+        if self.trusts_values and name not in self.volatile and not replaced:
             self.variables.set(name, values)
         elif name != "PWD" and any(word.argument for value in values for word in value):
             self.variables.set(name, [unknown_argument()])  # `local x=$1`: unknown, but from an argument
@@ -210,7 +229,7 @@ class Commands:
     def run(self, words: tuple[Word, ...], at: Place, writes: Sequence[str] = ()) -> None:
         """Report a command and every command it wraps."""
         self.defer(words, at)
-        todo = [Layer(words, ())]
+        todo = [Layer(words, (), lookup=self.lookup)]
         for _ in range(MAX_LAYERS):
             if not todo:
                 return
@@ -227,59 +246,82 @@ class Commands:
                 else:
                     todo += self.report_elsewhere(layer, layer.directory, at, writes)
             elif writes:
-                self.report(":", (), writes, layer.via, at)
+                self.report(":", (), writes, layer.via, at, lookup="none")
         self.trait("source.too-deep", at)
 
     def defer(self, words: tuple[Word, ...], at: Place, *, writes: bool = False) -> None:
-        """Remember a command that uses arguments, to read it again once their values are known."""
+        """Remember a command that uses arguments, to read it again once their values are known.
+
+        There are two kinds of them, so a command may be remembered twice: its own arguments, those of the function that
+        contains it or of the script, which it names (`$1`); and those of the request, one of which may be in any other
+        unknown word: `$(realpath "$1")`.
+        """
         if self.settling:
             return
-        if any(word.argument and UNKNOWN in word.text for word in words):
-            one = Deferred(words, at, self.variables.values.get("PWD"), self.feed, writes)
-            self.deferred.setdefault(self.function_name, []).append(one)
-        if self.arguments and any(UNKNOWN in word.text and not word.argument for word in words):
+        unknown = [word for word in words if UNKNOWN in word.text]
+        if any(word.argument for word in unknown):
+            self.remember(self.function_name, words, at, writes=writes)
+        if self.arguments and not all(word.argument for word in unknown):
             marked = tuple([replace(word, argument="?") if UNKNOWN in word.text else word for word in words])
-            one = Deferred(marked, at, self.variables.values.get("PWD"), self.feed, writes)
-            self.deferred[""].append(one)
+            self.remember("", marked, at, writes=writes)
+
+    def remember(self, function: str, words: tuple[Word, ...], at: Place, *, writes: bool) -> None:
+        """Add a command to those that are read again with the arguments of this function; "" is the script."""
+        one = Deferred(words, at, self.variables.values.get("PWD"), self.feed, writes)
+        self.deferred.setdefault(function, []).append(one)
 
     def settle(self) -> None:
-        """Read the deferred commands with all arguments that the script and its functions receive."""
+        """Read the deferred commands with all arguments that the script and its functions receive. This is the last
+        step of a reading."""
         self.settling = True
         self.settle_calls()
-        for fact in [each for each in self.facts if isinstance(each, Command) and each.directory is None]:
-            for word in self.arguments if fact.writes else ():  # `cd "$1"`
-                self.work.spend(_COMMAND)
+        self.settle_directories()
+        self.settling = False
+
+    def settle_directories(self) -> None:
+        """Report each write in an unknown directory again for each argument of the request, which may be that one:
+        `cd "$1"`."""
+        nowhere = [fact for fact in self.facts if isinstance(fact, Command) and fact.directory is None and fact.writes]
+        for fact in nowhere:
+            for word in self.arguments:
+                if not self.work.spend(_COMMAND):
+                    self.facts.append(Trait(name="source.too-deep", line=fact.line, column=fact.column, text=fact.text))
+                    return
                 writes = tuple([normal(path, word.text) for path in fact.writes])
                 self.facts.append(replace(fact, writes=writes, directory=word.text))
 
     def settle_calls(self) -> None:
         """Read the deferred commands of every function with the arguments of every call of it."""
         done: set[tuple[str, tuple[str, ...]]] = set()
+        deferred = {name: commands for name, commands in self.deferred.items() if commands}
         todo: list[tuple[str, tuple[Word, ...], tuple[str, ...]]]
-        todo = [(name, args, (name,)) for name in self.deferred for args in self.called.get(name, ())]
+        todo = [(name, args, (name,)) for name in deferred for args in self.called.get(name, ())]
         while todo:
             name, args, chain = todo.pop()
             known = name, tuple([word.text for word in args])
             if known in done or all(text == UNKNOWN for text in known[1]):
                 continue
             done.add(known)
-            if len(done) > MAX_LAYERS:
-                self.trait("source.too-deep", self.deferred[name][0].at)
+            if len(done) > MAX_LAYERS or self.work.left <= 0:
+                self.trait("source.too-deep", deferred[name][0].at)
                 return
             before, self.called = self.called, {}
-            for one in self.deferred[name]:
+            for one in deferred[name]:
                 self.reread(one, [replace(word, argument="") for word in args])
             calls, self.called = self.called, before
             # When a recursive function stops can't be known, so it is followed only a few times.
             todo += [
                 (inner, given, (*chain, inner))
-                for inner in calls.keys() & self.deferred.keys()
+                for inner in calls.keys() & deferred.keys()
                 for given in calls[inner]
                 if chain.count(inner) < MAX_ROUNDS
             ]
 
     def reread(self, one: Deferred, args: Sequence[Word]) -> None:
         """Read a deferred command with these arguments, in the directory and with the input that it had."""
+        if not self.work.spend(_FILLED * len(one.words) * (len(args) + 1)):
+            self.trait("source.too-deep", one.at)
+            return
         variables, feed = self.variables, self.feed
         self.variables, self.feed = variables.copy(), one.feed
         self.variables.forget("PWD")
@@ -291,7 +333,7 @@ class Commands:
                 path = normal(words[-1].text, self.cwd())
                 if is_network_path(path):
                     self.trait("shell.network-redirect", one.at)
-                self.report(":", (), (path,), (), one.at)
+                self.report(":", (), (path,), (), one.at, lookup="none")
             else:
                 self.run(words, one.at)
             if self.work.left <= 0:
@@ -314,7 +356,7 @@ class Commands:
         name = base(words[0])
         args = tuple([own_or_unknown(word) if name == "rm" else word.text for word in words[1:]])
         self.work.spend(_COMMAND + 3 * sum(map(len, args)))
-        inside = [Layer(guess, via) for guess in self.report_hidden_name(name, words, at)]
+        inside = [replace(layer, words=guess, directory=None) for guess in self.report_hidden_name(name, words, at)]
         if args and name == words[0].text:
             self.called.setdefault(name, {})[words[1:]] = None
         if name in _RENUMBERS:
@@ -328,7 +370,7 @@ class Commands:
         # For most programs only the name and arguments matter.
         if any(map(is_network_path, args)):
             self.trait("shell.network-redirect", at)
-        self.report(name, args, writes, via, at, words[0].text)
+        self.report(name, args, writes, via, at, words[0].text, layer.lookup)
         self.run_file(words[0], at, via)
         return inside
 
@@ -345,7 +387,7 @@ class Commands:
         paths = [normal(path, self.cwd()) for path in targets(name, args)]
         self.note_written(name, args, paths)
         fed = (self.feed.text or UNKNOWN,) if self.feed and takes_statements(name, args) else ()
-        self.report(name, args + fed, [*writes, *paths], via, at, words[0].text)
+        self.report(name, args + fed, [*writes, *paths], via, at, words[0].text, layer.lookup)
         for plan, place in plans(name, words[1:]):
             fact = self.file_fact(plan, "plan", via, at)
             self.facts.append(replace(fact, directory=moved(fact.directory, place)))
@@ -354,7 +396,7 @@ class Commands:
         for step in steps:
             inner = (*via, step.via)
             if isinstance(step, Run):
-                inside.append(Layer(step.words, inner, step.directory))
+                inside.append(Layer(step.words, inner, step.directory, step.lookup))
             elif isinstance(step, Code):
                 self.run_code(step, at, inner)
             else:
@@ -423,13 +465,15 @@ class Commands:
             self.trait("shell.network-redirect", at)
         if name == "alias" and any(arg.partition("=")[0] in KNOWN_COMMANDS for arg in args if "=" in arg):
             self.trait("shell.shadowed-command", at)
-        if name in _SETS_VARIABLES:
+        if name in _EXPORTERS:
             self.export(name, args, at)
         if name in CHDIR:
             self.chdir(name, args)
         elif name in _RUNS_HERE or (name == "trap" and re.search(r"=|read", "".join(args[:1]))):
             self.unsure = True
-        elif name in _SETTERS:
+        elif name in DECLARES:
+            self.declare(args)
+        elif name in SETTERS:
             self.set_by_builtin(name, args, at)
 
     def export(self, name: str, args: tuple[str, ...], at: Place) -> None:
@@ -443,10 +487,10 @@ class Commands:
         if name in DECLARES and any(UNKNOWN in arg.partition("=")[0] for arg in args):
             self.facts.append(self.variable_fact(UNKNOWN, UNKNOWN, at))  # export $(cat file)
         for variable, value in settings:
-            key = variable, value, *at.values()
-            if key not in self.exported:  # `env A=1 env B=2 …` is unwrapped layer by layer
-                self.exported.add(key)
-                self.facts.append(self.variable_fact(variable, value, at))
+            fact = self.variable_fact(variable, value, at)
+            if fact not in self.exported:  # `env A=1 env B=2 …` is unwrapped layer by layer
+                self.exported.add(fact)
+                self.facts.append(fact)
 
     def chdir(self, name: str, args: tuple[str, ...]) -> None:
         """Record the new current directory, or that it isn't known."""
@@ -457,33 +501,32 @@ class Commands:
         else:
             self.set("PWD", [(Word(normal(target, self.cwd())),)])
 
+    def declare(self, args: tuple[str, ...]) -> None:
+        """Note whether a declaration may set a variable that it doesn't name. `_Reader.assign` handles the values."""
+        # After `declare -n x=y`, assignments to x set y, which isn't tracked.
+        refers = any(re.match(r"-[A-Za-z]*n", arg) for arg in args)
+        self.unsure |= refers or any(UNKNOWN in _target(arg) for arg in args)
+
     def set_by_builtin(self, name: str, args: tuple[str, ...], at: Place) -> None:
         """Handle a builtin that sets variables by name: their values are no longer known."""
-        if name in DECLARES:  # `assign` handles the values
-            # A name reference: assignments through it can't be tracked.
-            refers = any(re.match(r"-[A-Za-z]*n", arg) for arg in args)
-            self.unsure |= refers or any(UNKNOWN in _target(arg) for arg in args)
-            return
         if sets_hook(name, args):
             self.trait("shell.environment-hook", at)
-        if name == "printf":
-            found = re.match(r"-v(.*)", args[0] if args else "", re.DOTALL)
-            args = ((found[1] or "".join(args[1:2])),) if found else ()
-            self.sums.reads(*args)
-        elif name == "wait":  # its operands are processes
-            args = tuple(named(name, args))
-        elif name == "let":
+        targets = [_target(each) for each in named(name, args)]
+        if name == "let":
             self.sums.computes(" ".join(args), at)
-        elif name in _READS:
-            self.sums.reads("REPLY", "MAPFILE", "OPTARG", *map(_target, args))
-        for arg in args:
-            target = _target(arg)
+            # `named` finds only the usual ways in which an expression sets a variable: not `let x=!y`.
+            targets = re.findall(r"[A-Za-z_]\w*", " ".join(args))
+        elif name in READERS or name == "printf":
+            self.sums.reads(*targets)
+        if name in READERS:
+            self.sums.reads("REPLY", "MAPFILE", "OPTARG")
+        if name == "getopts":  # an unknown word may be several, and then another one is the name
+            self.unsure |= UNKNOWN in "".join(args[:1])
+        for target in targets:
             self.unsure |= UNKNOWN in target
-            for mentioned in re.findall(r"[A-Za-z_]\w*", arg if name == "let" else target):
-                self.variables.forget(mentioned)
-                if name == "read":
-                    self.set(mentioned, [(Word(UNKNOWN, found=True),)])
-            self.variables.forget(target[2:])  # `read -aname`
+            self.variables.forget(target)
+            if name == "read":
+                self.set(target, [(Word(UNKNOWN, found=True),)])
 
     # Code inside code
 
@@ -496,8 +539,21 @@ class Commands:
         if UNKNOWN in step.source.text:
             fetched = step.source.makers & FETCHERS
             self.trait("shell.pipe-to-interpreter" if fetched else "shell.dynamic-code", at)
-        shared = self.variables if step.when == "now" else self.lasting() if step.when == "later" else None
-        self.read_nested(step.language, step.source.text, at, *via, params=step.params, shared=shared, feed=self.feed)
+        shared: Variables | None = None
+        if step.when == "now":
+            shared = self.variables
+        elif step.when == "later":
+            shared = self.lasting()
+        self.read_nested(
+            step.language,
+            step.source.text,
+            at,
+            *via,
+            params=step.params,
+            shared=shared,
+            feed=self.feed,
+            lookup=step.lookup,
+        )
 
     def run_script(self, step: Script, at: Place, via: tuple[str, ...]) -> None:
         """Report a script that is read from a file or from standard input, and read it if its text is known."""
@@ -559,6 +615,7 @@ class Commands:
         params: tuple[Word, ...] = (),
         shared: Variables | None = None,
         feed: Feed | None = None,
+        lookup: Lookup = "path",
     ) -> None:
         """Read code found inside this code. Its facts get the position of the command that runs it.
 
@@ -590,7 +647,7 @@ class Commands:
                 self.depth + 1,
                 params=params,
                 place=at,
-                constants=self.constants,
+                trusts_values=self.trusts_values,
                 shared=shared,
                 feed=feed,
                 work=self.work,
@@ -598,6 +655,7 @@ class Commands:
                 deferred=None if shared is None else self.deferred.setdefault(self.function_name, []),
                 environment=self.inherited(),
                 given=() if self.settling else self.arguments,
+                lookup=lookup,
             )
         self.adopt(facts, at, via, same_shell=shared is not None)
 
@@ -638,29 +696,14 @@ def filled(words: Sequence[Word], args: Sequence[Word], *, exactly: bool) -> Ite
     """
 
     def fill(pick: Callable[[Word], Sequence[Word]]) -> tuple[Word, ...]:
-        out: list[Word] = []
-        for word in words:
-            if not (word.argument and UNKNOWN in word.text):
-                out.append(word)
-                continue
-            chosen = pick(word)
-            if word.text != UNKNOWN:
-                text = word.text.replace(UNKNOWN, " ".join([each.text for each in chosen]))
-                chosen = [replace(word, text=text, argument="", loose=word.loose and UNKNOWN in text)]
-            if word.loose:
-                chosen = [
-                    replace(each, text=piece, glob=any(mark in piece for mark in "*?["))
-                    for each in chosen
-                    for piece in each.text.split()
-                ]
-            out += chosen
-        return tuple(out)
+        """Return the command with each word that contains an argument replaced by the arguments that `pick` returns."""
+        return tuple([each for word in words for each in (_with(word, pick(word)) if _is_open(word) else (word,))])
 
-    def exact(word: Word) -> Sequence[Word]:
+    def numbered(word: Word) -> Sequence[Word]:
         return args[int(word.argument[:9]) - 1 :][:1] if word.argument.isdecimal() else args
 
-    open_words = [word for word in words if word.argument and UNKNOWN in word.text]
-    yield fill(exact)
+    open_words = [word for word in words if _is_open(word)]
+    yield fill(numbered)
     if exactly and not any(word.argument == "?" for word in open_words):
         return
     yield fill(lambda word: args if word is open_words[0] else ())
@@ -668,3 +711,27 @@ def filled(words: Sequence[Word], args: Sequence[Word], *, exactly: bool) -> Ite
         # An option alone would be another command: `rm -rf`.
         one = (arg, Word(UNKNOWN)) if arg.text.startswith("-") else (arg,)
         yield fill(lambda word, one=one: one)  # type: ignore[misc]
+
+
+def _is_open(word: Word) -> bool:
+    """Return whether an argument is to be filled in."""
+    return bool(word.argument) and UNKNOWN in word.text
+
+
+def _with(word: Word, args: Sequence[Word]) -> list[Word]:
+    """Return what a word that contains an argument expands to if it contains these ones."""
+    if word.text == UNKNOWN:  # nothing but the argument: `$1` and `"$@"` stay separate words
+        expanded = list(args)
+    else:  # an argument with text around it is one word: `"$1/x"`
+        text = word.text.replace(UNKNOWN, " ".join([each.text for each in args]))
+        expanded = [replace(word, text=text, argument="", loose=word.loose and UNKNOWN in text)]
+    return _split(expanded) if word.loose else expanded
+
+
+def _split(words: Sequence[Word]) -> list[Word]:
+    """Return words that are not in quotes as Bash splits them, with the globs in them."""
+    return [
+        replace(word, text=piece, glob=any(mark in piece for mark in "*?["))
+        for word in words
+        for piece in word.text.split()
+    ]

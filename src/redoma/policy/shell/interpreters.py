@@ -11,7 +11,7 @@ import msgspec
 from msgspec.structs import replace
 
 from ...lib.patterns import lazy_pattern
-from ..facts import MAX_NAME, names
+from ..facts import MAX_NAME, Lookup, names
 from ..options import Grammar, grammar_of, read_option
 from .words import Word
 
@@ -23,6 +23,8 @@ class Run(msgspec.Struct, frozen=True):
     via: str
     directory: str | None = None
     """Where it runs, if the wrapper changes to another directory first."""
+    lookup: Lookup = "path"
+    """See `facts.Command`."""
 
 
 class Code(msgspec.Struct, frozen=True):
@@ -36,6 +38,8 @@ class Code(msgspec.Struct, frozen=True):
     """What the code sees as `$0`, `$1` …, or as `sys.argv`."""
     when: str = "elsewhere"
     """"now" or "later" if it runs in this same shell and sees its variables; otherwise "elsewhere"."""
+    lookup: Lookup = "path"
+    """That of its commands: "shell" if a shell with the builtins of Bash runs it."""
 
 
 class Script(msgspec.Struct, frozen=True):
@@ -175,7 +179,7 @@ def _shell(name: str, rest: list[Word]) -> Iterator[Step]:
             break
     operands = rest[at:]
     if inline and operands:
-        yield Code("shell", operands[0], f"{name} -c", tuple(operands[1:]))
+        yield Code("shell", operands[0], f"{name} -c", tuple(operands[1:]), lookup="shell")
     elif not inline and not {"--version", "--help", "-n"} & {word.text for word in rest[:at]}:
         fed = stdin or not operands
         yield Script("shell", None if fed else operands[0], name, params=(Word(name), *operands) if fed else ())
@@ -193,7 +197,7 @@ def _python(name: str, rest: list[Word]) -> Iterator[Step]:
             if operands and found[1] == "c":
                 yield Code("python", operands[0], f"{name} -c", (Word("-c"), *operands[1:]))
             elif operands:
-                yield Run(tuple(operands), f"{name} -m")
+                yield Run(tuple(operands), f"{name} -m", lookup="none")
                 yield Script("python", operands[0], f"{name} -m", "module")  # looked for in the current directory first
                 yield from _python_module(operands[0].text, operands[1:])
             return

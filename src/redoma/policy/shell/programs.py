@@ -10,8 +10,8 @@ import msgspec
 
 from ...lib.patterns import lazy_pattern
 from ..facts import UNKNOWN, names
-from ..options import AWKS, SEDS, TARS, given, grammar_of, operands, sed_scripts, tar_letters, values_of, walk
-from .variables import TAME_PROGRAMS
+from ..options import AWKS, DECLARES, SEDS, TARS, given, grammar_of, operands, sed_scripts, tar_letters, values_of, walk
+from .variables import SETTERS, TAME_PROGRAMS
 from .words import Word, value_of
 
 _Targets = Callable[[Sequence[str]], list[str]]
@@ -320,7 +320,7 @@ _RUN_INPUT_LINES = names("ed ex vi vim dc ftp mail gdb")
 """Programs that run the rest of an input line that begins with `!`."""
 SUBSCRIPT = lazy_pattern(r"\w\[[^\]]*(?:\$\(|`)")
 """A subscript that runs a command whenever the variable is evaluated."""
-_EVALUATORS = names("test [ let declare typeset local export readonly read printf unset mapfile readarray wait")
+_EVALUATORS = DECLARES | SETTERS | {"test", "["}
 """Builtins that evaluate the name of a variable and run the commands in its subscript: `test -v 'a[$(rm x)]'`."""
 PROGRAMS_WITH_TRAITS = TARS | {"unzip"} | _EVALUATORS | AWKS | _RUN_INPUT_LINES | frozenset(_RUNS_ANOTHER_PROGRAM)
 """Programs for which `program_traits` may yield something."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ...lib.patterns import lazy_pattern
-from ..facts import MAX_DEPTH, UNKNOWN, Fact, Function, Place, Searched, Trait, normal, position
+from ..facts import MAX_DEPTH, UNKNOWN, Fact, Function, Lookup, Place, Searched, Trait, normal, position
 from .commands import CHDIR, Commands, Deferred, Feed, Work
 from .programs import KNOWN_COMMANDS, SUBSCRIPT, is_network_path
 from .source import HEREDOC_PATH, Heredoc, Source, parseable, prepare
@@ -58,19 +58,21 @@ def read(
     *,
     params: tuple[Word, ...] = (),
     place: Place | None = None,
-    constants: bool = True,
+    trusts_values: bool = True,
     shared: Variables | None = None,
     feed: Feed | None = None,
     work: Work | None = None,
     deferred: list[Deferred] | None = None,
     environment: Mapping[str, str] | None = None,
     given: tuple[Word, ...] = (),
+    lookup: Lookup = "path",
 ) -> list[Fact]:
     """Return the facts of a script.
 
     `params`: its `$0`, `$1` …. `feed`: its standard input. `environment`: the variables that it starts with.
-    `constants`: whether to track the values of variables. `work`: the budget for reading. `given`: arguments of the
-    request; an unknown word may be any of them, and the facts for each of these cases are added.
+    `trusts_values`: see `Commands`. `work`: the budget for reading. `given`: arguments of the request; an unknown word
+    may be any of them, and the facts for each of these cases are added. `lookup`: that of its commands (see
+    `facts.Command`).
 
     For a script inside another one, `place` is its position there, `shared` the variables of the outer script, and
     `deferred` receives the commands that depend on arguments of the outer script.
@@ -78,7 +80,7 @@ def read(
     if depth > MAX_DEPTH:
         return [Trait(name="source.too-deep", **(place or {}))]
     prepared = prepare(source)
-    reader = _Reader(prepared, depth, place, feed, constants=constants, work=work)
+    reader = _Reader(prepared, depth, place, feed, trusts_values=trusts_values, work=work, lookup=lookup)
     if shared is not None:
         reader.variables = shared.copy()
     if deferred is not None:
@@ -86,11 +88,11 @@ def read(
     reader.begin_with(environment or {})
     reader.start(params, given)
     reader.facts += reader.sums.on_data()
-    if not (reader.unsure and constants):
+    if not (reader.unsure and trusts_values):
         return reader.facts
     # Something in the script may set any variable. So it is read twice: the first reading trusts the known values, the
     # second one treats every variable as unknown.
-    second = _Reader(prepared, depth, place, feed, constants=False, work=reader.work)
+    second = _Reader(prepared, depth, place, feed, trusts_values=False, work=reader.work, lookup=lookup)
     second.environment = reader.environment
     second.start(params, given)
     known = set(reader.facts)
@@ -146,10 +148,11 @@ class _Reader(Commands):
         place: Place | None,
         feed: Feed | None = None,
         *,
-        constants: bool,
+        trusts_values: bool,
         work: Work | None = None,
+        lookup: Lookup,
     ) -> None:
-        super().__init__(depth, feed, constants=constants, work=work)
+        super().__init__(depth, feed, trusts_values=trusts_values, work=work, lookup=lookup)
         self.source = source
         self.place = place
         """The position of all facts if the script is inside another one."""
@@ -282,7 +285,7 @@ class _Reader(Commands):
             self.read_nested("shell", re.sub(r"\\([$`\\])", r"\1", text[1:-1]), self.at(node), "`")
             return ()
         if writes := self.written(redirections(node)):  # `$(<file)`: a redirection without a command
-            self.report(":", (), writes, (), self.at(node))
+            self.report(":", (), writes, (), self.at(node), lookup="none")
         return self.scoped(*node.children, branch=False)
 
     def branches(self, node: Node) -> Items:
@@ -422,7 +425,7 @@ class _Reader(Commands):
             self.attached[last.id] = redirects
             return [body, *redirects, *rest]
         if writes := self.written(redirects):
-            self.report(":", (), writes, (), self.at(node))
+            self.report(":", (), writes, (), self.at(node), lookup="none")
         outer, feed = self.feed, self.redirected(redirects)
 
         def enter() -> None:
@@ -520,7 +523,7 @@ class _Reader(Commands):
                 self.defer((Word(":"), word), self.at(redirect), writes=not operator.startswith("<"))
             if operator.startswith("<"):
                 if not quiet and not word.makers and not word.text.startswith(HEREDOC_PATH):
-                    self.report(":", (normal(word.text, self.cwd()),), (), (), self.at(redirect))
+                    self.report(":", (normal(word.text, self.cwd()),), (), (), self.at(redirect), lookup="none")
                 continue
             paths[normal(word.text, self.cwd())] = operator.endswith(">>")
         if paths and not quiet:

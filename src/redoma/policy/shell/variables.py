@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from ...lib.patterns import lazy_pattern
-from ..facts import UNKNOWN
+from ..facts import UNKNOWN, names
 from ..options import grammar_of, walk
 
 _HOOK_NAMES = """
@@ -76,7 +76,21 @@ def _is_tame(part: str) -> bool:
     return _TAME_PATH.match(re.sub(r"\A\$\{?HOME\}?", "~", part)) is not None
 
 
+SET_BY_BASH = names("""
+    _ REPLY MAPFILE OPTARG OPTIND OLDPWD COPROC DIRSTACK PIPESTATUS GROUPS FUNCNAME HISTCMD LINENO RANDOM SRANDOM
+    SECONDS EPOCHSECONDS EPOCHREALTIME BASH_ARGC BASH_ARGV BASH_COMMAND BASH_LINENO BASH_REMATCH BASH_SUBSHELL BASHPID
+""")
+"""Variables that Bash sets by itself: what a script has assigned may be replaced by a command that doesn't name them,
+as REPLY is by `read`."""
+
+
 # Ways to set a variable other than `name=value`
+
+SETTERS = names("read mapfile readarray getopts unset let printf wait")
+"""Builtins that set, or unset, the variables that their arguments name (see `named`). Those that declare variables are
+`options.DECLARES`."""
+READERS = names("read mapfile readarray getopts")
+"""Those of them that set variables to text that is read at run time."""
 
 EXPANSION = lazy_pattern(r"\$\{(!?)([A-Za-z_]\w*)(?:\[[^\]]*\])?:?=([^}]*)")
 """`${name:=value}`, also with `!`, which sets the variable that `name` refers to."""
@@ -91,8 +105,9 @@ _SEARCHED = ("PATH", "BASH_ENV", "LD_PRELOAD", "LD_AUDIT", "LD_LIBRARY_PATH", "I
 
 
 def named(builtin: str, args: Sequence[str]) -> list[str]:
-    """Return the names of the variables that a builtin sets or unsets, as written in its arguments."""
-    words, names, letters = [*args], [], ""
+    """Return the names of the variables that a builtin (one of `SETTERS`) sets or unsets, as written in its arguments:
+    also `name[1]`, and UNKNOWN. Not those of `SET_BY_BASH`, except for what `read` sets without a name."""
+    words, found, letters = [*args], [], ""
     if builtin not in ("let", "getopts"):
         for item in walk(args, grammar_of(builtin)):
             if item.option is None:
@@ -102,21 +117,21 @@ def named(builtin: str, args: Sequence[str]) -> list[str]:
                 break
             letters += item.option.letters
             if item.option.name == _NAMING.get(builtin):
-                names.append(item.value or "")
+                found.append(item.value or "")
     if UNKNOWN in letters:
-        names.append(UNKNOWN)
+        found.append(UNKNOWN)
     match builtin:
         case "read":
-            return names + words
+            return found + words or ["REPLY"]
         case "unset":
-            return [] if "f" in letters else names + words
+            return [] if "f" in letters else found + words
         case "mapfile" | "readarray":
-            return names + words[:1]
+            return found + words[:1]
         case "getopts":
             return [word for word in words if word != "--"][1:2]
         case "let":
             return [name for word in words for name in _summed(word)]
-    return names
+    return found
 
 
 def sets_hook(builtin: str, args: Sequence[str]) -> bool:

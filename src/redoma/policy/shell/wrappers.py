@@ -144,7 +144,7 @@ def _script_file(name: str, rest: list[Word], fed: str | None) -> Iterator[Step]
 def _su(name: str, rest: list[Word], fed: str | None) -> Iterator[Step]:
     via = LOGIN if any(word.text == "-" or _LOGIN.match(word.text) for word in rest) else "su -c"
     for each in given(_texts(rest), "-c", "--command", "--session-command"):
-        yield Code("shell", value_of(rest, each), via)
+        yield Code("shell", value_of(rest, each), via, lookup="shell")
 
 
 def _option_code(*options: str) -> _Unwrap:
@@ -355,6 +355,8 @@ def _hyperfine(name: str, rest: list[Word], fed: str | None) -> Iterator[Step]:
             yield Code("shell", replace(word, text=value), f"hyperfine {option}".rstrip())
 
 
+# For each program or builtin that runs others in a way of its own: the function that finds them. Only this: what a
+# builtin does to variables is in `variables`.
 _SPECIAL: dict[str, _Unwrap] = {
     **dict.fromkeys(("eval", "source", ".", "trap", "alias", "compgen", "command", "coproc"), _builtin),
     **dict.fromkeys(("at", "batch", "crontab", "script"), _from_input),
