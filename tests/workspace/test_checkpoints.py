@@ -350,7 +350,7 @@ def test_a_project_that_is_too_large_is_refused_with_a_way_out(project: Path, st
     for number in range(10):
         (project / str(number)).write_bytes(b"x" * 1000)
     for bounds, amount in ((Bounds(max_files=9), "more than 9 files"), (Bounds(max_copied=9999), "10000 bytes")):
-        with pytest.raises(BackendError, match=f"too large to checkpoint: {amount}.*overlay, name the paths"):
+        with pytest.raises(BackendError, match=f"too large to checkpoint: {amount}.*overlay .*smaller directory"):
             take(project, state, bounds)
     take(project, state, Bounds(max_files=9), paths=["1", "2"]).clear()
     assert os.listdir(state) == ["locks"]

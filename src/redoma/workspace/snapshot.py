@@ -276,7 +276,7 @@ def _too_large(tree: ProjectTree, amount: str) -> TooLarge:
     return TooLarge(
         f"{tree.path} is too large to checkpoint: {amount}",
         why="a copy of all of it would have to be made before the run",
-        next="run it in an overlay, name the paths that it may write, or raise the bounds of checkpoints",
+        next="run it in an overlay (`redoma try`, workspace='overlay'), or in a smaller directory",
     )
 
 
