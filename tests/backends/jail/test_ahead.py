@@ -104,7 +104,8 @@ async def test_it_is_the_shell_that_a_run_would_have_started(the: Jail) -> None:
 
 async def test_what_arming_cost_is_not_the_runs(the: Jail) -> None:
     used = [(await ahead(the, ":")).usage.cpu or 0.0 for _ in range(5)]
-    assert min(used) < 0.008, "arming takes more than that"
+    otherwise = [(await plain(the, ":")).usage.cpu or 0.0 for _ in range(5)]  # this one executes Bash in its run
+    assert min(used) <= min(otherwise)
 
 
 async def test_its_limits_hold(the: Jail) -> None:
@@ -115,9 +116,9 @@ async def test_its_limits_hold(the: Jail) -> None:
     forks = await ahead(the, sure + many, limits={"processes": 20})
     assert "all" not in forks.stdout, forks
     assert forks.exit_code != 99
-    large = await ahead(the, f"{sure}head -c 3M /dev/zero > large; stat -c %s large", limits={"file_size": "1MiB"})
+    large = await ahead(the, f"{sure}yes | head -c 3M > large; stat -c %s large", limits={"file_size": "1MiB"})
     assert large.stdout == f"{1 << 20}\n", large
-    grow = f"{sure}x=$(head -c 300M /dev/zero | tr '\\0' x); echo ${{#x}}"
+    grow = f"{sure}x=$(yes | head -c 300M); echo ${{#x}}"
     memory = await ahead(the, grow, limits={"memory": "128MiB", "time": 100.0})
     assert memory.status is Status.MEMORY, memory
 
