@@ -234,15 +234,17 @@ def put(path: str, content: bytes) -> None:
 
 def place_files(order: dict[str, Any]) -> bool:
     """Place the files of the order, and the script for another program. Reports it and returns False if that fails."""
-    name = SCRIPT
+    name = ""
     try:
-        if order["argv"] and order["source"] is not None:
-            put(SCRIPT, order["source"].encode("utf-8", "surrogateescape"))
         for name, content in order["files"].items():
             if "/" in name:
                 os.makedirs(os.path.dirname(name), exist_ok=True)
             with open(name, "wb") as file:
                 file.write(content)
+        if order["argv"] and order["source"] is not None:
+            # Last: if a helper is killed before, Bash finds no script, and does not run one without its files.
+            name = SCRIPT
+            put(SCRIPT, order["source"].encode("utf-8", "surrogateescape"))
     except OSError as error:
         report({"broken": f"place the file {name!r}: {error.strerror}", "errno": error.errno})
         return False

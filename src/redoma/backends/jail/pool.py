@@ -148,9 +148,8 @@ class Pool:
                 )
             waiter = Waiter(spec.plain)
             self._queue.append(waiter)
-            if (
-                self._peak and waiter.spec == self._usual
-            ):  # the first run of all always waits, and other kinds mostly do
+            # The first run of all always waits, and other kinds mostly do.
+            if self._peak and waiter.spec == self._usual:
                 self._busy_until = waiter.since + _BUSY_FOR
             try:
                 self._ensure_thread()
