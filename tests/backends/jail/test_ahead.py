@@ -206,3 +206,11 @@ async def test_a_kind_that_cant_be_started_is_given_up_and_runs_go_on(the: Jail)
         await asyncio.sleep(0.1)
     assert await soon(lambda: pool.counts()["arming"] == 0 and pool.counts()["running"] == 0)
     assert (await run(executor, "echo fine", "bash")).stdout == "fine\n"
+
+
+async def test_a_script_never_runs_without_its_files(the: Jail) -> None:
+    """The helper that places them is killed, because they are larger than the memory of the run."""
+    files: dict[str, Any] = {"a.bin": b"x" * (30 << 20), "b.bin": b"x" * (30 << 20)}
+    result = await ahead(the, "echo ran", files=files, limits={"memory": 32 << 20, "time": 60.0})
+    assert result.stdout == "", result
+    assert result.status is Status.MEMORY, result
