@@ -75,6 +75,20 @@ def test_the_same_packages_are_the_same_files_and_preloaded_ones_are_there_when_
     assert jail.run(GREETS, environment="greetings").value == "hello", "the files are still another name's"
 
 
+def test_a_preloaded_module_is_told_of_the_fork_and_its_variables_are_not_the_runs(
+    jail: Executor, index: PackageIndex
+) -> None:
+    text = (
+        "import os\nchildren = []\nos.environ['LEFT_BY_A_MODULE'] = 'yes'\n"
+        "os.register_at_fork(after_in_child=lambda: children.append(os.getpid()))\n"
+    )
+    index.add(wheel("forking", "1.0", {"forking.py": text}))
+    jail.create_environment("forking", ["forking"], preload=["forking"])
+    code = "import os, forking; [forking.children[-1:] == [os.getpid()], os.environ.get('LEFT_BY_A_MODULE')]"
+    assert jail.run(code, environment="forking").value == [True, None]
+    assert jail.run(code, environment="forking", env={"A": "b"}).value == [True, None]
+
+
 def test_files_are_read_only_and_of_this_user(jail: Executor, greetings: Environment) -> None:
     top = store(jail).path(greetings.digest)
     found = [path for path in top.rglob("*") if path.is_file()]

@@ -24,12 +24,12 @@ SANITIZERS = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
 
 def test_both_sides_have_the_same_structures(tmp_path: Path) -> None:
     source = tmp_path / "sizes.c"
-    values = "sizeof(struct cell_order), offsetof(struct zygote, order), offsetof(struct zygote, found)"
+    values = "sizeof(struct cell_order), offsetof(struct zygote, seed), offsetof(struct zygote, found)"
     tell = f'printf("%zu %zu %zu %zu\\n", {values}, sizeof(struct zygote));'
     source.write_text(f'#include "cell.c"\nint main(void) {{ {tell} }}\n')
     told = subprocess.run([built(tmp_path, source, [])], capture_output=True, text=True, check=True).stdout.split()
     data = compiled.ZygoteData
-    here = [len(bytes(compiled.CellOrder())), data.order.offset, data.found.offset, len(bytes(data()))]
+    here = [len(bytes(compiled.CellOrder())), data.seed.offset, data.found.offset, len(bytes(data()))]
     assert list(map(int, told)) == here
 
 

@@ -7,6 +7,7 @@ import os
 import select
 import signal
 import socket
+from collections.abc import Mapping
 from contextlib import suppress
 
 import msgspec
@@ -189,6 +190,10 @@ class Cell:
         """Its environment variables, besides those of the request."""
         home = os.path.join(self.place, "tmp")
         return {**self._zygote.env, **({"HOME": home, "TMPDIR": home} if self.place else {})}
+
+    def besides_those_of_the_zygote(self, env: Mapping[str, str]) -> dict[str, str]:
+        """Return those of some environment variables that the zygote does not have, or with another value."""
+        return {name: value for name, value in env.items() if self._zygote.env.get(name) != value}
 
     @property
     def ready(self) -> bool:

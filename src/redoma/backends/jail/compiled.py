@@ -69,7 +69,9 @@ class ZygoteData(ctypes.Structure):
         ("spaces", _Strings),
         ("parts", _Strings),
         ("readable", _Strings),
-        ("order", CellOrder),
+        ("seed", ctypes.c_uint64),
+        ("ahead", ctypes.c_uint32),
+        ("place", ctypes.c_char * PLACE_BYTES),
         ("found", ctypes.c_char * FOUND_BYTES),
     ]
 
@@ -89,10 +91,14 @@ def fork_function(*, alone: bool) -> int | None:
 
 
 class Maker:
-    """Makes cells, in the zygote. Created early, because our modules can't be imported later."""
+    """Makes cells, in the zygote. Created early, because our modules can't be imported later.
 
-    def __init__(self, data: ZygoteData) -> None:
+    `tell_python`: whether the interpreter must know of each fork. See `forks`.
+    """
+
+    def __init__(self, data: ZygoteData, *, tell_python: bool) -> None:
         self._data, self._library, self._python = data, load(), ctypes.pythonapi
+        self._tell_python = tell_python
         # Looked up now: in a guest, looking for a name would copy and map pages of every library.
         self._after_fork, self._hold = self._python.PyOS_AfterFork_Child, self._library.cell_hold
         self._release, self._start = self._library.cell_release, self._library.cell_start
@@ -103,10 +109,12 @@ class Maker:
 
     def serve(self) -> bool:
         """Make cells until Redoma is gone, then return False. Returns True in each guest."""
-        self._python.PyOS_BeforeFork()
+        if self._tell_python:
+            self._python.PyOS_BeforeFork()
         if self._library.cell_serve(ctypes.byref(self._data)) == 0:
             return False
-        self._after_fork()
+        if self._tell_python:
+            self._after_fork()
         return True
 
     def hold(self) -> int:

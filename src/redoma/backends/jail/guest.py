@@ -83,7 +83,7 @@ def set_streams(stdin: TextIO, stdout: TextIO, stderr: TextIO) -> None:
 
 
 def start(
-    found: bytes, seed: int, prelude: types.ModuleType | None, maker: Maker, place: str, *, ahead: bool
+    found: bytes, seed: int, prelude: types.ModuleType | None, maker: Maker, place: bytes, *, ahead: bool
 ) -> NoReturn:
     """In the guest, after c/cell.c has made and probed the cell: arm the interpreter, wait for the order, run it.
 
@@ -92,7 +92,8 @@ def start(
     other cells, which have their own root. `ahead`: a first message names a program to start before the order comes.
     """
     global MAIN, REPORT, SCRIPT, WORKSPACE
-    MAIN, REPORT, SCRIPT, WORKSPACE = (place + path for path in (MAIN, REPORT, SCRIPT, WORKSPACE))
+    if place:
+        MAIN, REPORT, SCRIPT, WORKSPACE = (os.fsdecode(place) + path for path in (MAIN, REPORT, SCRIPT, WORKSPACE))
     channel = _socket.socket(fileno=_ORDER)
     if ahead:
         start_ahead(channel, found, maker)
@@ -140,47 +141,63 @@ def stream(number: int, *, through: bool = False) -> io.TextIOWrapper:
     return io.TextIOWrapper(file, "utf-8", errors, line_buffering=number > 0)
 
 
-_SAMPLE = "print('x', 1.5)\n[str(i) for i in range(3)]"
+_SAMPLE: dict[str, Any] = {
+    "argv": [],
+    "arguments": [],
+    "source": "print('x', 1.5)\n[str(i) for i in range(3)]",
+    "env": {},
+    "files": {},
+    "cwd": None,
+    "value": 1000,
+    "recursion": 1000,
+    "rlimits": {"RLIMIT_CORE": 0},
+    "control": False,
+    "site": False,
+}
+_SAMPLE_ORDER = protocol.order(_SAMPLE)
 _TIMES = 12  # after which the interpreter has specialised what it runs often
 
 
 def rehearse() -> None:
-    """In the zygote: do what `warm` does, several times. Functions that are run for the first few times write to their
-    own code, and so would copy pages in each cell.
+    """In the zygote: do what each guest does until it has run its code, several times. Functions that are run for the
+    first few times write to their own code, and so would copy pages in each cell.
     """
-    threading = sys.modules.get("threading")
-    alone = threading is not None and threading.active_count() == 1
+    global MAIN, REPORT
+    before = MAIN, REPORT
+    MAIN = REPORT = os.devnull
+    finders, path, argv, main = sys.meta_path[:], sys.path[:], sys.argv[:], sys.modules["__main__"]
     for _ in range(_TIMES):
-        if alone:
-            threading._after_fork()  # type: ignore[union-attr]  # changes nothing where there is one thread
-        as_json(practise(_SAMPLE))
+        practise()
+        offer_displays()
+        settle(0)
+        sys.meta_path[:], sys.path[:], sys.argv[:], sys.modules["__main__"] = finders, path, argv, main
+    MAIN, REPORT = before
 
 
 def warm() -> None:
     """Run a small program once, ahead of time: the first write to each page after the fork copies it, which would cost
     more than the run itself.
     """
-    keep(_SAMPLE)
-    with open(MAIN, encoding="utf-8") as file:
-        report(practise(file.read()))
-    gc.collect()
+    practise()
     os.unlink(MAIN)
     os.unlink(REPORT)
 
 
-def practise(source: str) -> dict[str, Any]:
-    """Do what a run does, without leaving anything. Returns what it would report."""
+def practise() -> None:
+    """Run a small program as if it had been ordered, and leave nothing but its files."""
+    order = protocol.read_order(io.BytesIO(_SAMPLE_ORDER).read)
+    if order is None:
+        raise EOFError
     paper = io.TextIOWrapper(io.BytesIO(), "utf-8", line_buffering=True)
     streams, sys.stdout, sys.stderr = (sys.stdout, sys.stderr), paper, paper
-    encoded = protocol.order({"env": dict(os.environ), "files": {}, "source": "", "rlimits": {}})
-    protocol.read_order(io.BytesIO(encoded).read)
-    namespace = types.ModuleType("__main__")
-    found = {"value": value.encode(evaluate(parse(source), namespace.__dict__), 1000)}
-    namespace.__dict__.clear()
-    limit({"RLIMIT_CORE": 0})
+    main, depth, known = sys.modules["__main__"], sys.getrecursionlimit(), len(sys.modules)
+    sys.modules["__main__"] = types.ModuleType("__main__")
+    report(perform(order)[1])
+    clean_up(known)
+    sys.modules["__main__"] = main
+    sys.setrecursionlimit(depth)
+    _own_places.clear()
     sys.stdout, sys.stderr = streams
-    environment(dict(os.environ))
-    return found
 
 
 def settle(seed: int) -> None:
@@ -340,7 +357,7 @@ def wait_for_either(channel: int, ready: int) -> None:
 
 def practise_passing_on(shell: dict[str, Any]) -> None:
     """Do what the helper does with an order, ahead of time: see `warm`."""
-    encoded = protocol.order({**shell, "files": {}, "source": _SAMPLE})
+    encoded = protocol.order({**shell, "files": {}, "source": _SAMPLE["source"]})
     order = protocol.read_order(io.BytesIO(encoded).read)
     if order is not None and is_for(order, shell) and place_files(order):
         os.unlink(SCRIPT)
@@ -360,10 +377,24 @@ def is_for(order: dict[str, Any], shell: dict[str, Any]) -> bool:
 
 def python(order: dict[str, Any]) -> NoReturn:
     """Run Python code, report on it, and end this process."""
-    source, leave = order["source"], os._exit  # bound now: the code may replace os._exit
-    environment(order["env"])
+    known, leave = len(sys.modules), os._exit  # bound now: the code may replace os._exit
     if order["env"].get("PYTHONUNBUFFERED"):  # as the interpreter does
         set_streams(sys.stdin, stream(1, through=True), stream(2, through=True))
+    code, found = perform(order)
+    found |= finish(known)
+    if found.get("value") is not None or len(found) > 1:
+        report(found)
+    if code == 130 and found.get("exception") == "KeyboardInterrupt":
+        _signal.signal(_signal.SIGINT, _signal.SIG_DFL)  # end by the signal, as the interpreter does
+        os.kill(os.getpid(), _signal.SIGINT)
+    leave(code & 0xFF)
+    raise AssertionError
+
+
+def perform(order: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+    """Run the Python code of an order. Returns its exit code, and what to report."""
+    source = order["source"]
+    environment(order["env"])
     keep(source)
     sys.argv += order["arguments"]
     _own_places.append(WORKSPACE)
@@ -372,7 +403,7 @@ def python(order: dict[str, Any]) -> NoReturn:
         _own_places.append(order["cwd"])
     allow_calls(order["recursion"], _OUR_FRAMES)
     limit(order["rlimits"])
-    code, found, known = 0, {}, len(sys.modules)
+    code, found = 0, {}
     if order["site"]:
         find_packages()
     try:
@@ -391,14 +422,7 @@ def python(order: dict[str, Any]) -> NoReturn:
         code, found = 130 if isinstance(error, KeyboardInterrupt) else 1, failure(error)
     if _shown:
         found["displays"] = _shown
-    found |= finish(known)
-    if found.get("value") is not None or len(found) > 1:
-        report(found)
-    if code == 130 and found.get("exception") == "KeyboardInterrupt":
-        _signal.signal(_signal.SIGINT, _signal.SIG_DFL)  # end by the signal, as the interpreter does
-        os.kill(os.getpid(), _signal.SIGINT)
-    leave(code & 0xFF)
-    raise AssertionError
+    return code, found
 
 
 _own_places: list[str] = []  # where the modules of the code are
@@ -507,11 +531,10 @@ def watch_pyplot() -> None:
     showing()["watch_pyplot"](displays())
 
 
-def environment(wanted: dict[str, str]) -> None:
-    """Set the environment variables, if they differ."""
-    if dict(os.environ) != wanted:
-        os.environ.clear()
-        os.environ.update(wanted)
+def environment(changed: dict[str, str]) -> None:
+    """Set environment variables, besides those that every run has."""
+    if changed:
+        os.environ.update(changed)
         time.tzset()  # the C library has already read TZ, in the zygote
 
 
@@ -552,18 +575,24 @@ def finish(known: int) -> dict[str, Any]:
     if that fails.
     """
     try:
-        if (threading := sys.modules.get("threading")) is not None:
+        threading = sys.modules.get("threading")
+        if threading is not None and (len(threading._active) > 1 or threading._threading_atexits):
             threading._shutdown()
         atexit._run_exitfuncs()
-        flush_files()
-        forget_modules(known)
-        # Runs finalisers while the names they use still exist. New objects are in young generations, unless many.
-        gc.collect(2 if gc.get_objects(2) else 1)
-        for stream in (sys.stdout, sys.stderr):
-            stream.flush()
+        clean_up(known)
     except BaseException as error:
         return {"errno": error.errno if isinstance(error, OSError) else None}
     return {}
+
+
+def clean_up(known: int) -> None:
+    """Let go of what the code has left, and flush the streams. `known` modules were there before it."""
+    flush_files()
+    forget_modules(known)
+    # Runs finalisers while the names they use still exist. New objects are in young generations, unless many.
+    gc.collect(2 if gc.get_objects(2) else 1)
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
 
 
 def flush_files() -> None:

@@ -200,11 +200,13 @@ class Run:
 
     def _order_for_guest(self, rlimits: dict[str, int]) -> dict[str, Any]:
         request = self._request
+        argv = _argv(request, self._cell.place + _SCRIPT)
         return {
-            "argv": _argv(request, self._cell.place + _SCRIPT),
+            "argv": argv,
             "arguments": list(request.argv) if request.language == "python" else [],
             "source": None if request.language == "command" else request.code,
-            "env": self._env,
+            # Python has the variables of its zygote already, and looking through them takes it longer than most runs.
+            "env": self._env if argv else self._cell.besides_those_of_the_zygote(self._env),
             "files": {**request.files, **self._own_files},
             "cwd": request.cwd,
             "value": self._max_value,

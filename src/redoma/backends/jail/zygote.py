@@ -15,7 +15,7 @@ import os
 import sys
 
 from redoma.backends import linux
-from redoma.backends.jail import compiled, guest, protocol, root, seccomp
+from redoma.backends.jail import compiled, forks, guest, protocol, root, seccomp
 from redoma.backends.jail.configuration import (
     CHANGES,
     EMPTY,
@@ -54,49 +54,57 @@ def main() -> NoReturn:
             # Cells make their namespaces below this one. First of all: a process with threads can't enter one.
             with root.step("user"):
                 root.enter_user_namespace(0)
-        preload(built["preload"])
-        settings = root.received()
-        load(settings)
-        data = data_for_cells(built, settings)
+        variables = dict(os.environ)
+        with forks.Registered() as registered:
+            preload(built["preload"])
+            settings = root.received()
+            load(settings, variables)
+        alone = is_alone()
+        data = data_for_cells(built, settings, alone=alone)
     except Exception as error:  # importing a module may raise anything
         root.tell(root.SOCKET, error)
         os._exit(1)
     prelude = sys.modules[settings["prelude"]] if settings["prelude"] else None
     below = root.other_mounts(PROJECT, "/proc") if not built["lean"] and os.path.isdir(PROJECT) else []
     armed = {"modules": len(sys.modules), "changes": built["changes"], "why": built["why"], "below": below[:1]}
-    maker = compiled.Maker(data)
+    maker = compiled.Maker(data, tell_python=registered.needed or not alone)
     try:
         armed["shared"] = "" if built["lean"] else why_files_are_shared(data, maker, built["bound"])
     except root.Broken as error:
         root.tell(root.SOCKET, error)
         os._exit(1)
     forget_ourselves()
+    if not settings["once"]:
+        fill_gaps()
+        guest.rehearse()
+    be_still()
     os.write(root.SOCKET, protocol.frame(protocol.ARMED, json.dumps(armed).encode()))
     if not maker.serve():
         os._exit(0)
-    place, ahead = os.fsdecode(data.order.place), bool(data.order.ahead)
-    guest.start(data.found, data.order.seed, prelude, maker, place, ahead=ahead)
+    guest.start(data.found, data.seed, prelude, maker, data.place, ahead=bool(data.ahead))
 
 
-def load(settings: dict[str, Any]) -> None:
-    """Load everything that cells are to find in memory. Raises `Broken`."""
+def load(settings: dict[str, Any], variables: dict[str, str]) -> None:
+    """Load everything that cells are to find in memory, and set the environment variables that every run has: those
+    that we were executed with. Raises `Broken`.
+    """
     # Ignored signals are inherited, from Python or from whoever started Redoma (nohup). Guests get the defaults.
     # (`_signal`, because `signal` looks each number up in an enum.)
     for number in _signal.valid_signals() - {_signal.SIGKILL, _signal.SIGSTOP, _signal.SIGINT}:
         _signal.signal(number, _signal.SIG_DFL)
     _signal.signal(_signal.SIGINT, _signal.default_int_handler)
-    del os.environ["PYTHONHASHSEED"]  # already used; otherwise every run would have to remove it
     if not settings["once"]:
         guest.load()
     preload(settings["preload"])
     if settings["prelude"] and hasattr(prelude := sys.modules[settings["prelude"]], "prepare"):
         prelude.prepare()
     guest.use_pipes()
-    if not settings["once"]:
-        guest.rehearse()
     linux.hide_from_peers()  # other processes of this user on the host can't trace it
     if settings["preload"]:
         ignore_forks()
+    os.environ.clear()  # a module may have set some
+    os.environ.update(variables)
+    del os.environ["PYTHONHASHSEED"]  # already used
 
 
 def preload(names: Iterable[str]) -> None:
@@ -108,7 +116,7 @@ def preload(names: Iterable[str]) -> None:
             raise root.Unloaded(f"preload {name}: {type(error).__name__}: {error}") from error
 
 
-def data_for_cells(built: dict[str, Any], settings: dict[str, Any]) -> compiled.ZygoteData:
+def data_for_cells(built: dict[str, Any], settings: dict[str, Any], *, alone: bool) -> compiled.ZygoteData:
     """Return what c/cell.c has to know: our descriptors, and the settings of `configuration` and `seccomp`."""
     lean, on_disk = built["lean"], built["changes"] == "disk"
     program = seccomp.program(
@@ -122,7 +130,7 @@ def data_for_cells(built: dict[str, Any], settings: dict[str, Any]) -> compiled.
         landlock=linux.landlock_abi(),
         on_disk=on_disk,
         lean=lean,
-        fork=compiled.fork_function(alone=is_alone()),
+        fork=compiled.fork_function(alone=alone),
         filter=program,
         filter_length=len(program) // 8,  # an instruction has 8 bytes
         namespaces=0 if lean else sum(NAMESPACES.values()),
@@ -173,10 +181,41 @@ def is_alone() -> bool:
     return len(os.listdir("/proc/self/task")) == 1
 
 
+_POOL, _POOL_HEADER = 16 << 10, 48  # bytes
+_MAX_BLOCKS = 4000
+_filling: list[object] = []
+
+
+def fill_gaps() -> None:
+    """Use up the memory that was freed between objects that stay. So what a guest allocates lies together, and is in
+    far fewer of the pages that it shares with us.
+
+    Python's allocator has pools for each size up to 512 bytes, in steps of 16. A gap is filled when two objects in a
+    row are at the beginning of a pool. If the allocator differs from this, some gaps stay, or more is used up.
+    """
+    for size in range(16, 513, 16):
+        before = row = 0
+        for count in range(_MAX_BLOCKS):
+            # `bytes` have 33 bytes besides their content, a float has 24.
+            _filling.append(bytes(size - 33) if size > 32 else float(count) if size > 16 else object())
+            here = id(_filling[-1])
+            row = row + 1 if here == before + size else here % _POOL == _POOL_HEADER
+            before = here
+            if row == 2:
+                break
+
+
 def forget_ourselves() -> None:
     """Remove our own modules: a guest that imports Redoma gets the installed one, as a whole."""
     for name in [name for name in sys.modules if name == "redoma" or name.startswith("redoma.")]:
         del sys.modules[name]
     gc.collect()
-    gc.freeze()  # so that a collection in a cell doesn't write to, and copy, the pages that it shares with us
+    be_still()
+
+
+def be_still() -> None:
+    """Keep the garbage collector from what we have: a collection in a cell would write to, and copy, the pages that it
+    shares with us.
+    """
+    gc.freeze()
     gc.disable()

@@ -98,8 +98,11 @@ struct zygote {
     const char *const *spaces;             /* names of namespaces: ours, then the kernel's */
     const struct part *parts;              /* of the root; see views.h */
     const char *const *readable;           /* what the guest of a lean cell may read and execute */
-    /* Set when cell_serve returns in the guest. */
-    struct cell_order order;
+    /* Set when cell_serve returns in the guest. By themselves, because Python copies a dozen pages to look into a
+     * structure in this one. */
+    uint64_t seed;
+    uint32_t ahead;
+    char place[sizeof((struct cell_order *)0)->place];
     char found[8192];
 };
 
@@ -737,6 +740,9 @@ static void wait_until_hidden(const struct cell *cell) {
 static void __attribute__((noreturn)) become_guest(struct cell *cell) {
     struct zygote *zygote = (struct zygote *)cell->zygote; /* our own copy, since the fork */
     const char *user_namespaces;
+    zygote->seed = cell->order->seed;
+    zygote->ahead = cell->order->ahead;
+    memcpy(zygote->place, cell->order->place, sizeof zygote->place);
     if (place_descriptors(cell) < 0) {
         say_broken(cell->order_socket, "descriptors", errno);
         _exit(1);
@@ -778,9 +784,10 @@ static int become_init(void *with) {
     sigset_t deaths;
     sigaction(SIGCHLD, &plain, NULL); /* the zygote ignores it, and init waits for its children */
     sigemptyset(&deaths);
+    sigaddset(&deaths, SIGINT); /* see cell_serve */
     sigaddset(&deaths, SIGCHLD);
     if (cell->zygote->lean) sigaddset(&deaths, SIGTERM);
-    sigprocmask(SIG_SETMASK, &deaths, NULL); /* init reads them from a signalfd */
+    sigprocmask(SIG_SETMASK, &deaths, NULL); /* init reads the others from a signalfd */
     if (cell->zygote->lean) {
         TAKE(cell, cell->control, lean_init_steps);
     } else {
@@ -865,9 +872,10 @@ static void make(struct cell *cell) {
 static ssize_t receive(const struct zygote *zygote, struct cell_order *order, int *descriptors, int *count) {
     char space[CMSG_SPACE(sizeof(int) * (DESCRIPTORS + MAX_GROUPS))] __attribute__((aligned(8)));
     struct pollfd both[2] = {{zygote->orders, POLLIN, 0}, {zygote->redoma, POLLIN, 0}};
-    sigset_t none;
-    sigemptyset(&none);
-    while (ppoll(both, 2, NULL, zygote->lean ? &none : NULL) < 0 && errno == EINTR)
+    sigset_t waiting; /* for SIGCHLD, in a lean one */
+    sigemptyset(&waiting);
+    sigaddset(&waiting, SIGINT);
+    while (ppoll(both, 2, NULL, zygote->lean ? &waiting : NULL) < 0 && errno == EINTR)
         if (zygote->lean) end_strays();
     *count = 0;
     if (both[1].revents) return 0;
@@ -895,21 +903,21 @@ static void wake_up(int number) { (void)number; }
 int cell_serve(struct zygote *zygote) {
     static jmp_buf guest;
     static struct cell cell;
+    static struct cell_order order;
     remember_namespaces(zygote);
     struct sigaction no_waiting = {.sa_handler = zygote->lean ? wake_up : SIG_IGN, .sa_flags = SA_NOCLDWAIT};
     sigaction(SIGCHLD, &no_waiting, NULL); /* the kernel reaps the inits */
-    if (zygote->lean) {                    /* SIGCHLD is delivered only while it waits, so none is missed */
-        sigset_t deaths;
-        sigemptyset(&deaths);
-        sigaddset(&deaths, SIGCHLD);
-        sigprocmask(SIG_BLOCK, &deaths, NULL);
-    }
+    sigset_t blocked;
+    sigemptyset(&blocked);
+    sigaddset(&blocked, SIGINT);                       /* Python would note it, and every guest would find it noted */
+    if (zygote->lean) sigaddset(&blocked, SIGCHLD); /* delivered only while it waits, so that none is missed */
+    sigprocmask(SIG_BLOCK, &blocked, NULL);
     for (;;) {
         int descriptors[DESCRIPTORS + MAX_GROUPS], count;
-        ssize_t size = receive(zygote, &zygote->order, descriptors, &count);
+        ssize_t size = receive(zygote, &order, descriptors, &count);
         if (size <= 0) return 0;
-        if (is_whole(&zygote->order, size, count) && zygote->lean == !!zygote->order.place[0]) {
-            cell = (struct cell){.zygote = zygote, .order = &zygote->order, .layer = -1, .proc = -1, .guest = &guest};
+        if (is_whole(&order, size, count) && zygote->lean == !!order.place[0]) {
+            cell = (struct cell){.zygote = zygote, .order = &order, .layer = -1, .proc = -1, .guest = &guest};
             cell.control = descriptors[0];
             cell.order_socket = descriptors[1];
             memcpy(cell.streams, descriptors + 2, sizeof cell.streams);
