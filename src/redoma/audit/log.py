@@ -18,10 +18,21 @@ import msgspec
 
 from ..lib.errors import AuditError
 from ..lib.files import closing, open_directory, unlock, write_all
-from ..lib.types import resolved
 from ..telemetry import ERROR, recorded, tell
 from .files import acquire, open_private, open_regular, os_failure, require_ours
-from .record import GENESIS, MAX_LINE, Frame, Head, Record, is_log_name, is_torn_name, read_frame, read_lines, seal
+from .record import (
+    GENESIS,
+    MAX_LINE,
+    Frame,
+    Head,
+    Record,
+    is_log_name,
+    is_torn_name,
+    read_frame,
+    read_head,
+    read_lines,
+    seal,
+)
 
 if TYPE_CHECKING:
     from ..config import AuditConfig
@@ -33,6 +44,7 @@ _HEAD_SIZE = 256
 """The head is overwritten in place at one size, within one disk sector: a kill leaves either the old or the new one."""
 
 
+_PRIVATE_FILE = stat.S_IFREG | 0o600
 _SETTLED = 100_000_000
 """Nanoseconds after a change of the directory until the next change is sure to have another timestamp."""
 
@@ -106,7 +118,7 @@ class AuditLog:
     def _write(self, files: _Files, kind: str, run: str, data: Mapping[str, Any]) -> tuple[Record, list[Written]]:
         acquire(files.lock)
         try:
-            writer = _Writer(files, self.directory, self._now().astimezone(UTC), fsync=self._fsync)
+            writer = _Writer(files, self.directory, self._now(), fsync=self._fsync)
             writer.recover()
             writer.start_new_day(self._retention_days)
             return writer.put(kind, run, data), writer.written
@@ -149,14 +161,17 @@ class _Files:
     """The open files of a log. They are closed when the object is garbage-collected."""
 
     def __init__(self, path: Path) -> None:
-        self.owner, self._path = os.getpid(), path
+        self.owner, self._path, self._user = os.getpid(), path, os.geteuid()
         self._opened = contextlib.ExitStack()
         weakref.finalize(self, self._opened.close)
         self._identities: dict[str, tuple[int, int]] = {}
-        self._listed_at = 0
+        self._unchanged_since = 0
+        """When the directory was changed last before its names were looked up; 0 if that is not certain."""
+        self._is_unchanged = False
+        """Whether no name was added, removed or renamed in it since."""
         self.directory = self._opened.enter_context(closing(open_directory(path, create=True)))
         about = require_ours(self.directory, path)
-        self._identity = about.st_dev, about.st_ino
+        self._identity, self._changed = (about.st_dev, about.st_ino), about.st_ctime_ns
         self.lock = self._open("lock", os.O_CREAT)
         self._head = self._log = -1
         self._log_name = ""
@@ -178,7 +193,7 @@ class _Files:
 
     def log(self, name: str, flags: int) -> int:
         """Return the file of this name, opened with these flags unless it is open already."""
-        if name != self._log_name or not self._leads_to(name):
+        if name != self._log_name or not self._leads_to(name, self._log):
             self._log, self._log_name = self._open(name, flags), name
             self.log_count += 1
         return self._log
@@ -191,29 +206,34 @@ class _Files:
             there = os.stat(self._path, follow_symlinks=False)
         except FileNotFoundError:
             return False
-        ours = there.st_uid == os.geteuid() and not there.st_mode & 0o022
-        same = (there.st_dev, there.st_ino) == self._identity
-        return ours and same and self._leads_to("lock") and self._leads_to("head")
+        self._user = os.geteuid()
+        if there.st_uid != self._user or there.st_mode & 0o022 or (there.st_dev, there.st_ino) != self._identity:
+            return False
+        self._changed = there.st_ctime_ns
+        self._is_unchanged = self._changed == self._unchanged_since
+        return self._leads_to("lock", self.lock) and self._leads_to("head", self._head)
 
-    def _leads_to(self, name: str) -> bool:
-        """Return whether a name leads to the file that we have open, with the owner and the mode of a private file."""
+    def _leads_to(self, name: str, fd: int) -> bool:
+        """Return whether a name leads to the file that we have open, with the owner and the mode of a private file.
+        Names are looked up again only if one in the directory has changed.
+        """
         try:
-            there = os.stat(name, dir_fd=self.directory, follow_symlinks=False)
+            there = os.fstat(fd) if self._is_unchanged else os.stat(name, dir_fd=self.directory, follow_symlinks=False)
         except FileNotFoundError:
             return False
-        private = there.st_mode == stat.S_IFREG | 0o600 and there.st_uid == os.geteuid()
-        return private and (there.st_dev, there.st_ino) == self._identities[name]
+        if there.st_mode != _PRIVATE_FILE or there.st_uid != self._user:
+            return False
+        return self._is_unchanged or (there.st_dev, there.st_ino) == self._identities[name]
 
     def newer_than(self, name: str) -> list[str]:
-        """Return the log files after this one. The directory is listed again only if it has changed since."""
-        changed = os.fstat(self.directory).st_ctime_ns
-        if name == self._log_name and changed == self._listed_at:
+        """Return the log files after this one, which is the last name that is looked up in an append."""
+        if self._is_unchanged and name == self._log_name:
             return []
         newer = sorted(each for each in os.listdir(self.directory) if each > name and is_log_name(each))
         # The kernel's clock moves in steps: another change within the same step, or in the future, looks like no
         # change.
-        settled = time.time_ns() - changed > _SETTLED
-        self._listed_at = changed if settled and not newer else 0
+        settled = time.time_ns() - self._changed > _SETTLED
+        self._unchanged_since = self._changed if settled and not newer else 0
         return newer
 
 
@@ -221,8 +241,10 @@ class _Writer:
     """An append while it holds the lock: it knows the head, and the file that the head points into."""
 
     def __init__(self, files: _Files, path: Path, now: datetime, *, fsync: bool) -> None:
-        self._files, self._path, self._directory, self._now, self._fsync = files, path, files.directory, now, fsync
-        self._today = f"audit-{now.date().isoformat()}.jsonl"  # strftime takes ten times as long
+        self._files, self._path, self._directory, self._fsync = files, path, files.directory, fsync
+        self._now = now if now.tzinfo is UTC else now.astimezone(UTC)
+        self._time = self._now.isoformat(timespec="microseconds")
+        self._today = f"audit-{self._time[:10]}.jsonl"
         self.written: list[Written] = []
         self._head_fd = files.head()
         self.head = self._read_head()
@@ -233,7 +255,7 @@ class _Writer:
         if known is not None and data == known[0]:  # as nearly always: nobody else has written
             return known[1]
         try:
-            head = msgspec.json.decode(data, type=resolved(Head))
+            head = read_head(data)
             self._files.last_head = data, head
             return head
         except ValueError as error:
@@ -261,8 +283,7 @@ class _Writer:
         """Write the record, then the head. A kill between the two leaves a log ahead of its head, which `recover`
         accepts.
         """
-        now = self._now.isoformat(timespec="microseconds")
-        record, line = seal(self.head.seq + 1, now, kind, id, data, self.head.hash)
+        record, line = seal(self.head.seq + 1, self._time, kind, id, data, self.head.hash)
         try:
             write_all(self._log_fd, line)
             if self._fsync:

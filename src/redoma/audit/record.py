@@ -10,6 +10,7 @@ import msgspec
 
 from ..lib.errors import AuditError
 from ..lib.patterns import lazy_pattern
+from ..lib.types import resolved
 
 GENESIS = "0" * 64
 """The first record's value for the hash of the previous one."""
@@ -69,11 +70,15 @@ class Head(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     file: str
     offset: int
 
-    def __post_init__(self) -> None:
-        fits = self.seq >= 0 and 0 <= self.offset < 2**62 and _HASH.fullmatch(self.hash)
-        empty = self.seq == 0
-        if not fits or not _LOG_NAME.fullmatch(self.file) or empty != (self.hash == GENESIS) or (empty and self.offset):
-            raise ValueError("its values make no sense")
+
+def read_head(data: bytes) -> Head:
+    """Return the head that a file holds. Raises ValueError if it holds none."""
+    head = msgspec.json.decode(data, type=resolved(Head))
+    fits = head.seq >= 0 and 0 <= head.offset < 2**62 and _HASH.fullmatch(head.hash) and _LOG_NAME.fullmatch(head.file)
+    empty = head.seq == 0
+    if not fits or empty != (head.hash == GENESIS) or (empty and head.offset):
+        raise ValueError("its values make no sense")
+    return head
 
 
 def is_log_name(name: str) -> bool:

@@ -14,7 +14,7 @@ from ..lib.errors import AuditError
 from ..lib.files import closing, open_directory
 from ..lib.types import resolved
 from .files import locked, open_regular, reporting
-from .record import GENESIS, Frame, Head, is_log_name, read_frame, read_lines
+from .record import GENESIS, Frame, Head, is_log_name, read_frame, read_head, read_lines
 
 Kind = Literal["altered", "removed", "reordered", "inserted", "truncated", "torn", "head", "rewritten"]
 
@@ -107,7 +107,7 @@ def _read_snapshot(directory: int) -> _Snapshot:
     files = [(name, os.stat(name, dir_fd=directory, follow_symlinks=False).st_size) for name in names]
     try:
         with open(open_regular("head", os.O_RDONLY, dir_fd=directory), "rb") as file:
-            return _Snapshot(msgspec.json.decode(file.read(4096), type=resolved(Head)), "", files)
+            return _Snapshot(read_head(file.read(4096)), "", files)
     except FileNotFoundError:
         return _Snapshot(None, "the head file is missing", files)
     except ValueError as error:
