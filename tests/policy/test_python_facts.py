@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import ast
 import builtins
 import time
+import warnings
+from contextlib import suppress
 
 import pytest
+from corpus_programs import PYTHON
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 from redoma.models import Decision, Request
 from redoma.policy import evaluate, load
 from redoma.policy.facts import MAX_SOURCE, Attribute, Call, Command, Import, Trait
-from redoma.policy.python import TRAITS, facts
+from redoma.policy.python import TRAITS, facts, tree
 
 STANDARD = load("standard")
 
@@ -250,8 +256,36 @@ def test_code_behind_a_mark_is_still_read() -> None:
 
 
 def test_a_warning_of_the_parser_is_neither_shown_nor_an_error(recwarn: pytest.WarningsRecorder) -> None:
-    assert traits(r"x = '\d'") == set()
+    for code in (r"x = '\d'", r"b'\9'", "1if x else 2", "0x1for x in y", "1or 2", "1_0and x", "0b1in x"):
+        assert traits(code) <= {"python.syntax-error"}
     assert not recwarn.list
+
+
+PIECES = st.sampled_from(
+    [*"0179abefinorx_.'\"()[]{}:,=+-*@#% \n", "\\", "is", "if ", "else ", "in ", "and ", "0x", "1e", "try:"]
+)
+
+
+@settings(max_examples=2000, deadline=None)
+@given(st.lists(PIECES, max_size=12).map("".join))
+@example("x is 1")
+@example("assert (x, 'y')")
+@example("1 if x else 2")
+@example("'a' 'b'(c)")
+def test_where_no_warning_is_expected_there_is_none(code: str) -> None:
+    with warnings.catch_warnings(record=True) as seen, suppress(SyntaxError, ValueError):
+        warnings.simplefilter("always")
+        ast.parse(code)
+    assert not seen or tree._may_warn(code)
+
+
+def test_no_ordinary_program_makes_the_parser_warn_where_that_is_not_expected() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for code in PYTHON.values():
+            if not tree._may_warn(code):
+                with suppress(SyntaxError, ValueError):
+                    ast.parse(code)
 
 
 N = 50_000

@@ -19,6 +19,8 @@ _BIDI = lazy_pattern("[\u202a-\u202e\u2066-\u2069]")
 
 def deceptive_characters(source: str) -> Iterator[Trait]:
     """Yield a trait for each kind of character that makes a text read differently from how it looks."""
+    if source.isascii() and "\0" not in source:
+        return
     for name, found in (
         ("source.nul", re.search("\0", source)),
         ("source.bad-utf8", SURROGATE.search(source)),

@@ -107,7 +107,9 @@ def facts(
         return [Trait(name="source.too-large")]
     found = list(_text_facts(source))
     # These characters are reported above. The rest is read as well as possible.
-    readable = SURROGATE.sub("�", source.removeprefix("\ufeff").replace("\0", " "))
+    readable = source.removeprefix("\ufeff").replace("\0", " ")
+    if not readable.isascii():
+        readable = SURROGATE.sub("�", readable)
     tree = None
     try:
         tree = parse(readable)
@@ -147,6 +149,8 @@ def _ended_processes(facts: Sequence[Fact]) -> list[Trait]:
 def _text_facts(source: str) -> Iterator[Fact]:
     """Yield facts of the text itself, before it is parsed: deceptive characters, and an encoding other than UTF-8."""
     yield from deceptive_characters(source)
+    if "coding" not in source[:4096]:
+        return
     for number, line in enumerate(re.split(r"\r\n|\r|\n", source[:4096], maxsplit=2)[:2], start=1):
         cookie = _COOKIE.match(line.removeprefix("\ufeff"))
         if cookie is not None and cookie[1].lower().replace("_", "-") not in _HARMLESS_ENCODINGS:

@@ -12,7 +12,6 @@ import re
 import shlex
 import sys
 from bisect import bisect_right
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from operator import itemgetter
@@ -61,7 +60,7 @@ class Names:
         """Modules imported by `from m import *`: any name may come from one of them."""
         self._imported: dict[str, dict[str, None]] = {}
         self._assigned: dict[str, list[ast.expr]] = {}
-        self._stores: Counter[str] = Counter()
+        self._stores: dict[str, int] = {}
         self._functions: set[str] = set()
         self._no_plain_value: set[str] = set()
         """Names bound other than by assignment, such as by an import or a definition."""
@@ -90,11 +89,14 @@ class Names:
 
     # -- collecting ---------------------------------------------------------------------------------------------
 
+    def _count_store(self, name: str, by: int) -> None:
+        self._stores[name] = self._stores.get(name, 0) + by
+
     def _note(self, node: ast.AST) -> None:
         """Record what a node binds."""
         match node:
             case ast.Name(id=name, ctx=ast.Store()):
-                self._stores[name] += 1
+                self._count_store(name, 1)
             case ast.Name(id=name, ctx=ast.Del()):
                 self._changed.add(name)
             case ast.Name(id="globals" | "locals" | "vars") | ast.Attribute(attr="globals"):
@@ -124,7 +126,7 @@ class Names:
                 self._bind(target, value)
             case ast.AugAssign(target=ast.Name(id=name)):
                 self._grown.add(name)
-                self._stores[name] -= 1  # its target is also a Name node, which counts as a binding
+                self._count_store(name, -1)  # its target is also a Name node, which counts as a binding
             case ast.For(target=target, iter=ast.List(elts=values) | ast.Tuple(elts=values) | ast.Set(elts=values)):
                 for value in values:
                     self._bind(target, value)
@@ -150,7 +152,7 @@ class Names:
         self._imported.setdefault(name, {})[full] = None
 
     def _bind_otherwise(self, name: str) -> None:
-        self._stores[name] += 1
+        self._count_store(name, 1)
         self._no_plain_value.add(name)
 
     def _bind(self, target: ast.expr, value: ast.expr) -> None:
@@ -409,7 +411,7 @@ class Names:
 
     def _is_bound_once(self, name: str) -> bool:
         """Whether one statement of the program binds a name, and nothing else binds or changes it."""
-        once = self._stores[name] == 1 and name not in self._changed and name not in self._no_plain_value
+        once = self._stores.get(name) == 1 and name not in self._changed and name not in self._no_plain_value
         return once and not self._is_open
 
     @property

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import ast
+import sys
 import threading
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import TypeVar
+
+from ...lib.patterns import lazy_pattern
 
 T = TypeVar("T")
 
@@ -37,7 +40,10 @@ a second, one of 3000 names two seconds."""
 
 def parse(source: str) -> ast.Module:
     """Parse a program without printing warnings; thread-safe. Raises what `ast.parse` raises."""
-    return _without_warnings(lambda: ast.parse(source))
+    if _may_warn(source):
+        return _without_warnings(lambda: ast.parse(source))
+    with _parsing:
+        return _with_patience(lambda: ast.parse(source))
 
 
 def must_compile(tree: ast.Module) -> None:
@@ -49,14 +55,27 @@ def must_compile(tree: ast.Module) -> None:
     _without_warnings(lambda: compile(tree, "", "exec", dont_inherit=True))
 
 
+_WARNED_OF = lazy_pattern(r"\\|[0-9][A-Za-z]|\bfinally\b")
+"""What the parsers of Python 3.11 to 3.14 warn of: unknown escapes, numbers next to a word, ways out of `finally`."""
+_KNOWN = (3, 14)
+
+
+def _may_warn(source: str) -> bool:
+    return _WARNED_OF.search(source) is not None or sys.version_info[:2] > _KNOWN
+
+
 def _without_warnings(read: Callable[[], T]) -> T:
     with _parsing, warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for _ in range(_TRIES):
-            try:
-                return read()
-            except SystemError:  # CPython 3.11 adds up the depth of all threads, and another one is parsing, too
-                continue
+        return _with_patience(read)
+
+
+def _with_patience(read: Callable[[], T]) -> T:
+    for _ in range(_TRIES):
+        try:
+            return read()
+        except SystemError:  # CPython 3.11 adds up the depth of all threads, and another one is parsing, too
+            continue
     raise RecursionError("the interpreter has lost count of the depth of the code")
 
 
