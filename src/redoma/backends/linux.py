@@ -196,9 +196,14 @@ def timer() -> int:
 
 def set_timer(descriptor: int, after: float) -> None:
     """Make a timer readable after some seconds; 0 means at once. An earlier setting is replaced."""
-    nanoseconds = max(1, int(after * 1e9))
-    spec = _TimerSpec(0, 0, nanoseconds // 10**9, nanoseconds % 10**9)
+    if (spec := _timer_specs.get(after)) is None:
+        nanoseconds = max(1, int(after * 1e9))
+        spec = _timer_specs[after] = _TimerSpec(0, 0, nanoseconds // 10**9, nanoseconds % 10**9)
     _check(_libc.timerfd_settime(descriptor, 0, ctypes.byref(spec), None))
+
+
+_timer_specs: dict[float, _TimerSpec] = {}
+"""By their seconds, of which there are a few constants: making one takes longer than setting the timer."""
 
 
 # --- files ---

@@ -88,7 +88,9 @@ class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def decision(self) -> Decision:
-        return max((finding.decision for finding in self.findings), default=Decision.ALLOW)
+        if not self.findings:
+            return Decision.ALLOW
+        return max(finding.decision for finding in self.findings)
 
     @property
     def deciding(self) -> tuple[Finding, ...]:

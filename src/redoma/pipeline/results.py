@@ -160,9 +160,9 @@ def finished(
     value, in_value = redactor.redact_data(outcome.value)
     error, in_error = _message(outcome.error or _explanation(outcome, submission.request.limits), redactor)
     displays, in_displays = safe_displays(outcome.displays, redactor)
-    redacted = Counter(captured.redacted)
-    for counts in (in_value, in_error, in_displays):
-        redacted.update(counts)
+    redacted = captured.redacted
+    if in_value or in_error or in_displays:
+        redacted = dict(Counter(redacted) + Counter(in_value) + Counter(in_error) + Counter(in_displays))
     effect = workspace.effect
     unexpected: tuple[str, ...] = ()
     if effect is not None and submission.writes is not None:
@@ -175,7 +175,7 @@ def finished(
         exit_code=outcome.exit_code,
         stdout=captured.stdout,
         stderr=captured.stderr,
-        redacted=dict(redacted),
+        redacted=redacted,
         omitted=captured.omitted,
         artifacts=captured.artifacts,
         value=value,

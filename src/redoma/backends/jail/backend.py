@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
 import threading
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import ClassVar
@@ -30,6 +30,7 @@ from .configuration import LAYERS
 from .kernels import CELLS, COUNTED_PROCESSES, OWN_OVERLAYS, USER_OVERLAYS, Feature
 from .launch import Zygote, ZygoteOptions
 from .pool import Pool
+from .readiness import Readinesses
 from .run import Run, start_ahead
 
 _MAX_PROJECTS = 8  # for which cells are kept ready
@@ -93,9 +94,11 @@ class JailBackend:
         self._memory = ""
         self._release = os.uname().release
         self._can: Capabilities | None = None
+        self._by_rlimit: bool | None = None
         self._described: tuple[tuple[object, ...], Isolation] | None = None
         """The last answer of `_isolation`, after what it depends on."""
         self._proxies = ProxyProcess()
+        self._readiness = Readinesses()
 
     def capabilities(self) -> Capabilities:
         """Return what cells can do on this host. Raises `BackendUnavailable`."""
@@ -165,8 +168,11 @@ class JailBackend:
         """Begin to start what the first run without a project will need. Returns at once."""
         limits = Limits()
         spec = Spec(disk=limits.disk, files=limits.files, workspace="scratch", project="")
-        with self._pool_for(spec, hash_seed=None) as pool:
+        pool = self._enter_pool(spec, hash_seed=None)
+        try:
             pool.warm()
+        finally:
+            self._leave_pool(pool)
 
     async def run(self, request: Request, sink: Sink, control: Control | None = None) -> Outcome:
         """Run a request in a cell: see `Backend.run`."""
@@ -191,20 +197,24 @@ class JailBackend:
             network=bool(request.network),
             ahead=self._ahead(request),
         )
-        with self._pool_for(spec, request.seed.hashes if request.seed else None, request.uses) as pool:
+        pool = self._enter_pool(spec, request.seed.hashes if request.seed else None, request.uses)
+        try:
             return await self._run(pool, spec, request, sink, control, stage)
+        finally:
+            self._leave_pool(pool)
 
     async def _run(
         self, pool: Pool, spec: Spec, request: Request, sink: Sink, control: Control | None, stage: str | None
     ) -> Outcome:
         if request.network:
             self._proxies.warm()  # while the cell is made
+        readiness = self._readiness.here(asyncio.get_running_loop())
         cell = await pool.take(spec)
         try:
             isolation = self._isolation(cell, request.require)
 
             async def execute(isolation: Isolation, env: Mapping[str, str], files: Mapping[str, bytes]) -> Outcome:
-                work = Run(request, sink, cell, isolation, {**cell.env, **env}, control, stage, files)
+                work = Run(request, sink, cell, isolation, readiness, {**cell.env, **env}, control, stage, files)
                 by_rlimit = self._counts_processes_by_rlimit()
                 return await work.execute(processes_by_rlimit=by_rlimit, watched=cell.group is None)
 
@@ -225,11 +235,12 @@ class JailBackend:
         return self._groups if isinstance(self._groups, cgroup.Cgroups) and "memory" not in self._without else None
 
     def _counts_processes_by_rlimit(self) -> bool:
-        return not self._lacks(COUNTED_PROCESSES)
+        if self._by_rlimit is None:
+            self._by_rlimit = not self._lacks(COUNTED_PROCESSES)
+        return self._by_rlimit
 
-    @contextmanager
-    def _pool_for(self, spec: Spec, hash_seed: int | None, uses: EnvironmentUse | None = None) -> Iterator[Pool]:
-        """Yield the pool for a run, which is not closed as long as the run uses it. A forked child makes its own pools.
+    def _enter_pool(self, spec: Spec, hash_seed: int | None, uses: EnvironmentUse | None = None) -> Pool:
+        """Return the pool for a run, which is not closed until `_leave_pool`. A forked child makes its own pools.
 
         A pool has one zygote, so there is one for each project (another directory under the same name is another
         project), for each environment, and for each requested seed of hashes, which an interpreter gets at its start.
@@ -239,7 +250,7 @@ class JailBackend:
         key = (_identity(spec.project) if spec.project else None, hash_seed, packages)
         with _making:
             if self._owner != os.getpid():
-                self._owner, self._pools = os.getpid(), {}
+                self._owner, self._pools, self._readiness = os.getpid(), {}, Readinesses()
             if key not in self._pools:
                 self._forget_projects()
                 usual = Limits()
@@ -256,11 +267,11 @@ class JailBackend:
                 metrics.watch(self.name, self._pools[key])
             pool = self._pools[key] = self._pools.pop(key)  # moved to the end: the most recently used
             pool.runs += 1
-        try:
-            yield pool
-        finally:
-            with _making:
-                pool.runs -= 1
+            return pool
+
+    def _leave_pool(self, pool: Pool) -> None:
+        with _making:
+            pool.runs -= 1
 
     def _forget_projects(self) -> None:
         """Close the least recently used pools that no run uses."""
@@ -342,6 +353,7 @@ class JailBackend:
         if self._owner == os.getpid():
             for pool in pools:
                 await pool.aclose()
+            self._readiness.close(asyncio.get_running_loop())
         self._proxies.close()
 
 

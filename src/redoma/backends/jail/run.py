@@ -25,6 +25,7 @@ from . import protocol
 from .cell import Ahead, Cell
 from .changes import LayerSize, read_changes, read_live
 from .configuration import RLIMITS
+from .readiness import Readiness
 
 _CHUNK = 1 << 16
 _BROKEN = (125, 126, 127)  # exit codes of a program that could not be started
@@ -69,6 +70,7 @@ class Run:
         sink: Sink,
         cell: Cell,
         isolation: Isolation,
+        readiness: Readiness,
         env: Mapping[str, str],
         control: Control | None = None,
         stage: str | None = None,
@@ -85,7 +87,7 @@ class Run:
         self._input: asyncio.Task[None] | None = None
         self._env = {**env, **request.environment}
         self._max_value = min(request.limits.output_bytes, protocol.MAX_VALUE)
-        self._loop = asyncio.get_running_loop()
+        self._loop, self._readiness = asyncio.get_running_loop(), readiness
         self._done: asyncio.Future[None] = self._loop.create_future()
         self._frames = protocol.Frames()
         self._ending: Status | None = None
@@ -104,7 +106,7 @@ class Run:
         self._malformed: str | None = None
         self._used_up = self._flooded = False
         self._watched = -1
-        """The descriptor of the cell that the event loop watches, while it does."""
+        """The descriptor of the cell that we follow, while we do."""
         self._cpu_before = 0.0
         """Seconds of processor time that arming the cell took."""
         if cell.events is None:
@@ -196,7 +198,7 @@ class Run:
             self._input = self._loop.create_task(self._write_input(self._control, self._cell.stdin))
             self._loop.add_reader(self._cell.order.fileno(), self._started, self._control)
         self._watched = self._events.fileno()
-        self._loop.add_reader(self._watched, self._look)
+        self._readiness.follow(self._watched, self._look)
 
     def _order_for_guest(self, rlimits: dict[str, int]) -> dict[str, Any]:
         request = self._request
@@ -389,7 +391,7 @@ class Run:
         for timer in self._timers.values():
             timer.cancel()
         if self._watched >= 0:
-            self._loop.remove_reader(self._watched)
+            self._readiness.leave(self._watched)
             self._watched = -1
         for number in self._feeding:
             self._loop.remove_writer(number)
