@@ -82,6 +82,9 @@ static inline long sys_sendmsg(int socket, const struct msghdr *message, int fla
 static inline long sys_wait4(int pid, int *status, int options) {
     return call(SYS_wait4, pid, (long)status, options, 0, 0);
 }
+static inline long sys_waitid(int kind, int pid, siginfo_t *about, int options, struct rusage *usage) {
+    return call(SYS_waitid, kind, pid, (long)about, options, (long)usage);
+}
 static inline long sys_kill(int pid, int number) { return call(SYS_kill, pid, number, 0, 0, 0); }
 static inline long sys_getrusage(int who, struct rusage *usage) {
     return call(SYS_getrusage, who, (long)usage, 0, 0, 0);

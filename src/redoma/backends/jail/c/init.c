@@ -251,8 +251,8 @@ static int look_at(uint32_t pid, void *with) {
     }
     if (known && known->used > own) own = known->used;
     if (pid == guest_seen) look->guest_stack = fields.stack;
-    /* If the guest made the holder execute a program, that has its own memory and so its own stack. The kernel chose
-     * the address of both stacks, and the filter doesn't let a process move it. */
+    /* The helper of a shell doesn't share its memory, and if there is no holder, another process may have its pid. Those
+     * have stacks of their own. The kernel chose the address of each, and the filter doesn't let a process move it. */
     int shares = pid == PID_HOLDER && holder_lives && fields.stack && fields.stack == look->guest_stack;
     table.processes[table.now][table.count++] = (struct seen){pid, fields.started, own, shares};
     look->ticks += fields.utime + fields.stime + fields.cutime + fields.cstime;
@@ -319,8 +319,10 @@ static enum cause excess(const struct run_order *order) {
 /* --- ending it --- */
 
 static struct {
-    int ended; /* the guest's status is known */
+    int ended; /* its status is known */
     int status;
+    int reaped;
+    struct rusage usage; /* if it has ended and is not reaped */
 } guest;
 
 /* Reap children that have ended; every orphan of the cell is our child. A limited number at a time, so that a flood of
@@ -333,12 +335,29 @@ static enum left reap(void) {
         if (pid < 0) return NONE_LEFT;
         if (pid == 0) return NONE_ENDED;
         if (pid == PID_HOLDER) holder_lives = 0;
-        if (pid == guest_pid && !guest.ended) { /* afterwards another process may have its pid */
-            guest.ended = 1;
+        if (pid == guest_pid && !guest.reaped) { /* afterwards another process may have its pid */
+            guest.reaped = guest.ended = 1;
             guest.status = status;
         }
     }
     return MORE_ENDED;
+}
+
+/* Returns whether the guest has ended. If it hasn't, reaps others that have.
+ *
+ * The guest itself is not reaped: the kernel does that when we end, and takes as long for it as we do for all the rest
+ * of a short run. */
+static int guest_has_ended(void) {
+    siginfo_t about = {0};
+    if (guest.ended) return 1;
+    if (sys_waitid(P_PID, (int)guest_pid, &about, WEXITED | WNOHANG | WNOWAIT, &guest.usage) == 0 && about.si_pid) {
+        guest.ended = 1; /* the status is put together as wait(2) returns it */
+        guest.status = about.si_code == CLD_EXITED ? (about.si_status & 0xff) << 8 : about.si_status;
+        if (about.si_code == CLD_DUMPED) guest.status |= 0x80;
+    } else {
+        reap();
+    }
+    return guest.ended;
 }
 
 /* Read a signal. Returns its number; 0 if there is none. */
@@ -347,19 +366,23 @@ static uint32_t read_signal(int signals) {
     return sys_read(signals, told, sizeof told) > 0 ? told[0] : 0;
 }
 
-static int is_not_the_holder(uint32_t pid, void *with) {
+/* Returns whether a process is another one than the holder and the guest, which has ended and may not be reaped. */
+static int is_another(uint32_t pid, void *with) {
     (void)with;
-    return !(pid == PID_HOLDER && holder_lives);
+    return !(pid == PID_HOLDER && holder_lives) && !(pid == guest_seen && !guest.reaped);
 }
 
 /* Kill everything but us, and wait until it is gone.
  *
  * While the holder shares the guest's memory, the guest's status arrives before that memory is freed. If only the
  * holder is left there is nothing to wait for: a process with SIGKILL pending runs no more code of its own and doesn't
- * fork. */
+ * fork. So it is killed before we look. */
 static void end_all(int deaths, int wait) {
+    if (!wait && guest.ended) {
+        if (holder_lives) sys_kill(PID_HOLDER, SIGKILL);
+        if (!all_processes(is_another, NULL)) return;
+    }
     sys_kill(-1, SIGKILL);
-    if (!wait && guest.ended && !all_processes(is_not_the_holder, NULL)) return;
     struct pollfd one = {deaths, POLLIN, 0};
     uint64_t killed = now_ms();
     for (enum left left; (left = reap()) != NONE_LEFT;) {
@@ -429,7 +452,12 @@ static void send_verdict(enum cause cause) {
         struct verdict verdict;
     } frame;
     long max_resident_kb;
-    uint64_t waited = waited_for_us(&max_resident_kb), memory = (uint64_t)max_resident_kb * 1024;
+    uint64_t waited = waited_for_us(&max_resident_kb);
+    if (guest.ended && !guest.reaped) {
+        waited += microseconds(&guest.usage.ru_utime) + microseconds(&guest.usage.ru_stime);
+        if (guest.usage.ru_maxrss > max_resident_kb) max_resident_kb = guest.usage.ru_maxrss;
+    }
+    uint64_t memory = (uint64_t)max_resident_kb * 1024;
     waited = waited > armed_us ? waited - armed_us : 0;
     put_header(frame.header, FRAME_VERDICT, sizeof frame.verdict);
     frame.verdict.status = (uint32_t)guest.status;
@@ -457,9 +485,9 @@ static int await_order(int deaths, struct run_order *order) {
         sys_poll(both, 2, -1);
         if (both[1].revents) {
             if (zygote_ended(deaths)) return 0;
-            reap();
-            if (guest.ended && !readable(CONTROL, WIFEXITED(guest.status) ? VERY_LATE_MS : LATE_MS)) return 0;
-            if (guest.ended) break;
+            if (!guest_has_ended()) continue;
+            if (!readable(CONTROL, WIFEXITED(guest.status) ? VERY_LATE_MS : LATE_MS)) return 0;
+            break;
         }
     }
     for (size_t length = 0; length < sizeof *order;) {
@@ -478,8 +506,7 @@ static int watch(int deaths, const struct run_order *order) {
     uint64_t due = now_ms() + (uint64_t)pause;
     bound_tree(order->processes);
     for (;;) {
-        reap();
-        if (guest.ended) return CAUSE_NONE;
+        if (guest_has_ended()) return CAUSE_NONE;
         uint64_t now = now_ms();
         if (now >= due) {
             enum cause cause = excess(order);
@@ -490,8 +517,7 @@ static int watch(int deaths, const struct run_order *order) {
         if (sys_poll(both, 2, (int)(due - now)) <= 0) continue;
         if (both[1].revents) {
             if (zygote_ended(deaths)) return -1;
-            reap();
-            if (guest.ended) return CAUSE_NONE;
+            if (guest_has_ended()) return CAUSE_NONE;
         }
         if (both[0].revents) {
             unsigned char word;
@@ -507,7 +533,7 @@ static int watch(int deaths, const struct run_order *order) {
 /* Restrict ourselves to the system calls that are needed from here on. All paths that are opened are constants of this
  * file, and only the report and the workspace are the guest's. */
 static const uint32_t calls[] = {
-    SYS_ppoll,  SYS_recvfrom, SYS_sendto,    SYS_sendmsg,    SYS_wait4,         SYS_kill,       SYS_openat, SYS_read,
+    SYS_ppoll,  SYS_recvfrom, SYS_sendto,    SYS_sendmsg,    SYS_wait4,         SYS_waitid,     SYS_kill,   SYS_openat, SYS_read,
     SYS_close,  SYS_fstat,    SYS_getrusage, SYS_getdents64, SYS_clock_gettime, SYS_exit_group, SYS_statfs, SYS_fchmodat,
     SYS_restart_syscall,
 };
@@ -542,11 +568,11 @@ static uint64_t used_us(uint32_t pid) {
     return read_number(text, text + size) / 1000;
 }
 
-/* Note what the guest and its helper used while they were armed: that doesn't count. The helper may have ended. */
+/* Note what the guest and its helper used while they were armed: that doesn't count. The helper may have ended. If the
+ * guest has, too, its run can't be told from what was before. */
 static void note_armed_time(void) {
-    armed_us = used_us(guest_seen);
-    if (holder_lives) armed_us += used_us(PID_HOLDER);
-    if (!guest.ended) armed_us += waited_for_us(NULL);
+    if (holder_lives) armed_us = used_us(PID_HOLDER);
+    if (!guest.ended) armed_us += used_us(guest_seen) + waited_for_us(NULL);
 }
 
 /* Find ourselves and the guest, our only child, in the /proc at VIEW. */
