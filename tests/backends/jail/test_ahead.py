@@ -123,6 +123,24 @@ async def test_its_limits_hold(the: Jail) -> None:
     assert memory.status is Status.MEMORY, memory
 
 
+async def test_they_are_those_of_its_helper_too(the: Jail) -> None:
+    limits = {"processes": 20, "file_size": "1MiB", "open_files": 40}
+    show = "for who in self 3; do grep -E 'processes|Max file size|open files' /proc/$who/limits; done"
+    for _ in range(20):  # until it is stopped before it has ended
+        result = await ahead(the, f"kill -STOP 3 || exit 99; {show}", limits=limits)
+        if result.exit_code != 99:
+            break
+    lines = [line.split() for line in result.stdout.splitlines()]
+    assert len(lines) == 6, result
+    assert lines[:3] == lines[3:]
+    assert lines[0][3:5] == [str(1 << 20)] * 2, "of files"
+
+
+async def test_files_that_are_larger_than_it_could_write_are_placed(the: Jail) -> None:
+    result = await ahead(the, "stat -c %s large", files={"large": "x" * (2 << 20)}, limits={"file_size": "1MiB"})
+    assert result.stdout == f"{2 << 20}\n", result
+
+
 # --- attacks on what is new ---
 
 

@@ -3,12 +3,16 @@ nothing that a fork would not."""
 
 from __future__ import annotations
 
+import asyncio
+import errno
+import os
 import platform
+import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from jail_insides import jail, run
+from jail_insides import behind, children_of, eventually, is_alive, jail, pool_of, run
 
 from redoma import AsyncExecutor, Status
 
@@ -92,32 +96,70 @@ async def test_taken_over_it_is_dead_when_the_run_is(executor: AsyncExecutor) ->
     assert (await run(executor, "6 * 7")).value == 42
 
 
+CALL = """
+answer = ctypes.c_int64(1)
+
+def call(number, *arguments):
+    'Returns what a system call that the holder makes returns, or None if it never returns.'
+    program = b''
+    for register, value in zip((b'\\x48\\xbf', b'\\x48\\xbe', b'\\x48\\xba', b'\\x49\\xba'), arguments):
+        program += register + struct.pack('<Q', value)
+    program += b'\\xb8' + struct.pack('<I', number) + b'\\x0f\\x05'
+    program += b'\\x48\\xa3' + struct.pack('<Q', ctypes.addressof(answer)) + b'\\xeb\\xfe'
+    take_over(program)
+    return None if answer.value == 1 else answer.value
+path = ctypes.create_string_buffer(b'/usr/bin/python3')
+name = ctypes.addressof(path)
+"""
+AT_FDCWD = 2**32 - 100
+
+
+@x86
+@pytest.mark.parametrize(
+    ("what", "answer"),
+    [
+        ("call(39)", HOLDER),  # getpid, which shows that the calls are made
+        ("call(57)", -errno.EAGAIN),  # fork
+        ("call(56, 0x10f00, name, name)", -errno.EAGAIN),  # a thread
+        (f"call(257, {AT_FDCWD}, name, 0)", -errno.EMFILE),  # openat
+        ("call(22, name)", -errno.EMFILE),  # pipe
+        ("call(9, 0, 4096, 3, 0x22)", -errno.ENOMEM),  # mmap
+    ],
+    ids=["nothing", "fork", "thread", "open", "pipe", "memory"],
+)
+async def test_taken_over_it_can_make_or_open_nothing(executor: AsyncExecutor, what: str, answer: int) -> None:
+    result = await run(executor, f"{TAKE_OVER}{CALL}{what}")
+    assert (result.status, result.value) == (Status.OK, answer), result
+
+
+async def test_if_the_guest_ends_before_init_reads_its_order_its_time_is_counted(tmp_path: Path) -> None:
+    executor, backend = jail(tmp_path, minimum=1, without=["memory"])  # so that no control group counts it
+    burn = "import time\nwhile time.process_time() < 0.5: pass"
+    async with executor:
+        assert (await run(executor)).value == 2
+        assert eventually(lambda: len(pool_of(backend)._armed) == 1, 30)
+        init = behind(pool_of(backend)._armed[0].handle)
+        (guest, *_) = children_of(init)
+        os.kill(init, signal.SIGSTOP)
+        running = asyncio.create_task(run(executor, burn))
+        await asyncio.to_thread(eventually, lambda: not is_alive(guest), 30)
+        os.kill(init, signal.SIGCONT)
+        result = await running
+    assert result.status is Status.OK, result
+    assert result.usage.cpu is not None
+    assert 0.4 < result.usage.cpu < 5, "all of it, and what it used before its run, which can't be told apart"
+
+
+@x86
+async def test_made_to_execute_a_program_it_is_dead(executor: AsyncExecutor) -> None:
+    sleep = "arguments = (ctypes.c_char_p * 3)(b'sleep', b'60', None)\npath.value = b'/usr/bin/sleep'\n"
+    code = f"{TAKE_OVER}{CALL}{sleep}call(59, name, ctypes.addressof(arguments), 0)\nos.path.exists('/proc/3')"
+    result = await run(executor, code)
+    assert (result.status, result.value) == (Status.OK, False), result
+
+
 @x86
 async def test_taken_over_its_processor_time_counts(executor: AsyncExecutor) -> None:
     result = await run(executor, TAKE_OVER + BURN + "time.sleep(60)", limits={"cpu": 1, "time": 50})
     assert result.status is Status.TIMEOUT
     assert "cpu" in (result.error or "").lower() or "processor" in (result.error or "").lower()
-
-
-EXECUTE = """
-path, argument = ctypes.create_string_buffer(b'/usr/bin/python3'), [b'python3', b'-c', GREEDY]
-argv = (ctypes.c_char_p * 4)(*argument, None)
-def absolute(register, value): return register + struct.pack('<Q', value)
-take_over(
-    absolute(b'\\x48\\xbf', ctypes.addressof(path)) + absolute(b'\\x48\\xbe', ctypes.addressof(argv))
-    + absolute(b'\\x48\\xba', 0) + absolute(b'\\x48\\xb8', 59) + b'\\x0f\\x05\\xeb\\xfe'
-)
-"""
-
-
-@x86
-async def test_made_to_execute_a_program_its_memory_counts(executor: AsyncExecutor) -> None:
-    grow = "x = bytearray(b'x') * (300 << 20); open('/tmp/grown', 'w'); import time; time.sleep(60)"
-    greedy = f"GREEDY = {grow.encode()!r}\n"
-    wait = "\nfor _ in range(400):\n    if os.path.exists('/tmp/grown'): break\n    time.sleep(0.05)\n"
-    code = TAKE_OVER + greedy + EXECUTE + wait + "os.path.exists('/tmp/grown')"
-    unlimited = await run(executor, code.replace("400", "1000"), limits={"memory": 1 << 31, "time": 120})
-    assert unlimited.value is True, unlimited.error or unlimited.stderr  # where it may, it does take that much
-    limited = await run(executor, code, limits={"memory": 128 << 20, "time": 60})
-    # A group kills the process itself, or the cell as a whole; init ends the run.
-    assert limited.status is Status.MEMORY or limited.value is False, limited

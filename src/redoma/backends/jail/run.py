@@ -30,7 +30,7 @@ from .readiness import Readiness
 _CHUNK = 1 << 16
 _BROKEN = (125, 126, 127)  # exit codes of a program that could not be started
 _SCRIPT = "/run/script"  # where the guest writes a script for another program
-_ROOM_FOR_A_HELPER = 16  # processes
+_ROOM_FOR_A_HELPER = 16  # processes, and open files
 _GRACE = 1.0  # seconds that init has to end the cell and report, before the cell is killed
 _LOOK = 0.25  # seconds between checks of a cell's processor time, at least
 _PROCESSORS = os.sysconf("SC_NPROCESSORS_CONF")  # also those that are switched off now
@@ -530,12 +530,15 @@ class Run:
 def start_ahead(request: Request, *, processes_by_rlimit: bool, watched: bool) -> Ahead | None:
     """Return the shell that a cell for such requests can start before it knows the script; None if there is none.
 
-    Only where nothing but the script is the request's own. The helper that passes the script on counts as a process
-    until it has ended, which a small limit would feel.
+    Only where nothing but the script is the request's own. The helper that passes the script on has the limits of the
+    run: it must be able to write the files, and counts as a process until it has ended.
     """
+    limits = request.limits
     if request.language != "bash" or request.argv or request.environment or request.cwd or request.network:
         return None
-    if request.limits.processes < _ROOM_FOR_A_HELPER:
+    if min(limits.processes, limits.open_files) < _ROOM_FOR_A_HELPER:
+        return None
+    if max(4 * len(request.code), *map(len, request.files.values()), 0) > limits.file_size:
         return None
     rlimits = _rlimits(request.limits, processes_by_rlimit, watched)
     return Ahead(argv=tuple(_argv(request, _SCRIPT)), rlimits=tuple(rlimits.items()))

@@ -937,12 +937,19 @@ int cell_serve(struct zygote *zygote) {
 static char holder_stack[4096] __attribute__((aligned(16)));
 static volatile int holder_waits, guest_stays = 1;
 
+/* What the holder can have no more of: processes, open files, memory. It needs none, and the limits of the run don't
+ * reach it: those are set later, for the guest and what that forks. */
+static const int nothing_more[] = {RLIMIT_NPROC, RLIMIT_NOFILE, RLIMIT_AS, RLIMIT_FSIZE};
+
 static int hold(void *nothing) {
     struct sigaction plain = {.sa_handler = SIG_DFL};
     struct timespec moment = {.tv_nsec = 300000};
+    struct rlimit none = {0, 0};
     (void)nothing;
     sigaction(SIGINT, &plain, NULL); /* Python's handler must not run here if the whole group is interrupted */
     syscall(NR_CLOSE_RANGE, 0, ~0u, 0);
+    for (size_t which = 0; which < sizeof nothing_more / sizeof *nothing_more; which++)
+        if (setrlimit(nothing_more[which], &none) < 0) _exit(1); /* lowering one never fails */
     holder_waits = 1;
     syscall(SYS_futex, &holder_waits, FUTEX_WAKE, 1, NULL, NULL, 0);
     while (guest_stays) syscall(SYS_futex, &guest_stays, FUTEX_WAIT, 1, NULL, NULL, 0);
@@ -954,8 +961,8 @@ static int hold(void *nothing) {
  *
  * The kernel frees the memory of a process before it tells the parent that it has ended, which takes a millisecond or
  * more. As long as another process shares the memory there is nothing to free, so init learns of the end at once. The
- * holder is a child of init (CLONE_PARENT), has the guest's rights and no descriptors. A guest that takes it over has
- * gained one process, which it could have forked as well. */
+ * holder is a child of init (CLONE_PARENT), has the guest's rights and no descriptors, and can make or open nothing. A
+ * guest that takes it over has gained less than by a fork. */
 int cell_hold(void) {
     if (no_holder) return -1;
     int pid = clone(hold, holder_stack + sizeof holder_stack, CLONE_VM | CLONE_PARENT, NULL);
@@ -991,11 +998,11 @@ static int become_helper(void *nothing) {
 int cell_start(const char *program, char *const arguments[], char *const environment[], const struct limit *limits, int count) {
     if (no_holder) return 0;
     if (setjmp(helper)) return 1;
-    if (clone(become_helper, holder_stack + sizeof holder_stack, CLONE_VM | CLONE_PARENT, NULL) < 0) return -1;
-    for (int which = 0; which < count; which++) {
+    for (int which = 0; which < count; which++) { /* before the helper is made: they hold for that, too */
         struct rlimit both = {limits[which].value, limits[which].value};
         if (setrlimit(limits[which].resource, &both) < 0) return -1;
     }
+    if (clone(become_helper, holder_stack + sizeof holder_stack, CLONE_VM | CLONE_PARENT, NULL) < 0) return -1;
     syscall(SYS_set_tid_address, &guest_stays);
     execve(program, arguments, environment);
     return -1;
