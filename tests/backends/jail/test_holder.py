@@ -90,10 +90,17 @@ async def test_where_no_program_can_be_executed_the_run_still_ends(executor: Asy
 
 
 @x86
-async def test_taken_over_it_is_dead_when_the_run_is(executor: AsyncExecutor) -> None:
-    result = await run(executor, TAKE_OVER + BURN + "state()")
-    assert (result.status, result.value) == (Status.OK, "R")  # it ran what it was made to
-    assert (await run(executor, "6 * 7")).value == 42
+async def test_taken_over_it_ends_with_its_cell(tmp_path: Path) -> None:
+    executor, backend = jail(tmp_path, minimum=1)
+    async with executor:
+        assert (await run(executor)).value == 2
+        assert eventually(lambda: len(pool_of(backend)._armed) == 1, 30)
+        init = behind(pool_of(backend)._armed[0].handle)
+        inside = children_of(init)
+        result = await run(executor, TAKE_OVER + BURN + "state()")
+        assert (result.status, result.value) == (Status.OK, "R")  # it ran what it was made to
+        assert len(inside) == 2
+        assert eventually(lambda: not any(map(is_alive, [init, *inside])), 30)
 
 
 CALL = """

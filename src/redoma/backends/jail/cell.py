@@ -98,7 +98,7 @@ class Cell:
         self._sockets: list[socket.socket] = []
         self.stdin = self.stdout = self.stderr = -1
         self.events: select.epoll | None = None
-        """Readable when `control`, `stdout` or `stderr` is: an event loop watches one descriptor for a run."""
+        """Readable when `stdout` or `stderr` is: an event loop watches one descriptor for both."""
         drawn = spec.seed if spec.seed is not None else new_seed()
         self.seed = Seed(random=drawn, hashes=zygote.hash_seed)
         theirs: list[int] = []
@@ -171,7 +171,7 @@ class Cell:
             if user and os.geteuid() == 0:  # or the guest could not open /dev/stdout, which is this pipe
                 os.fchown(reading, user, user)
         self.events = select.epoll()
-        for number in (self.control.fileno(), self.stdout, self.stderr):
+        for number in (self.stdout, self.stderr):
             self.events.register(number, select.EPOLLIN)
 
     @property

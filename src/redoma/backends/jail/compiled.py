@@ -118,8 +118,13 @@ class Maker:
         return True
 
     def hold(self) -> int:
-        """In a guest: start the holder, which keeps its memory so that it ends quickly. Returns its id, or -1."""
-        return int(self._hold())
+        """In a guest: start the holder, which keeps its memory so that it ends quickly. Returns its id; 0 if such a
+        cell has none. Raises `OSError`.
+        """
+        holder = int(self._hold())
+        if holder < 0:
+            raise OSError("no further process can be made")
+        return holder
 
     def release(self) -> None:
         """In a guest that will execute a program: let the holder end as soon as it has done so."""

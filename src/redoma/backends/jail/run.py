@@ -10,7 +10,7 @@ import signal
 import socket
 import struct
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import msgspec
@@ -34,6 +34,7 @@ _ROOM_FOR_A_HELPER = 16  # processes, and open files
 _GRACE = 1.0  # seconds that init has to end the cell and report, before the cell is killed
 _LOOK = 0.25  # seconds between checks of a cell's processor time, at least
 _PROCESSORS = os.sysconf("SC_NPROCESSORS_CONF")  # also those that are switched off now
+_LOOK_AT_OUTPUT = 0.005  # seconds after which output is read as it comes; that of a shorter run is read at its end
 _LOOK_AT_LAYER = 0.01  # seconds between checks of how much it has written to disk
 _NO_SPACE = "free space on the disk fell too far while it ran, so it was ended"
 
@@ -105,8 +106,8 @@ class Run:
         self._feeding: dict[int, memoryview] = {}
         self._malformed: str | None = None
         self._used_up = self._flooded = False
-        self._watched = -1
-        """The descriptor of the cell that we follow, while we do."""
+        self._followed: list[int] = []
+        """The descriptors of the cell that we follow."""
         self._cpu_before = 0.0
         """Seconds of processor time that arming the cell took."""
         if cell.events is None:
@@ -197,8 +198,19 @@ class Run:
         else:
             self._input = self._loop.create_task(self._write_input(self._control, self._cell.stdin))
             self._loop.add_reader(self._cell.order.fileno(), self._started, self._control)
-        self._watched = self._events.fileno()
-        self._readiness.follow(self._watched, self._look)
+        self._follow(self._cell.control.fileno(), self._receive)
+        if self._control is None:
+            self._timers["output"] = self._loop.call_later(_LOOK_AT_OUTPUT, self._follow_output)
+        else:
+            self._follow_output()
+
+    def _follow(self, number: int, callback: Callable[[], None]) -> None:
+        self._readiness.follow(number, callback)
+        self._followed.append(number)
+
+    def _follow_output(self) -> None:
+        """Read output as it comes from now on. Not from the start: a short run ends while we would read."""
+        self._follow(self._events.fileno(), self._read_output)
 
     def _order_for_guest(self, rlimits: dict[str, int]) -> dict[str, Any]:
         request = self._request
@@ -229,7 +241,7 @@ class Run:
             watched,
             bool(self._request.outputs),
             self._stage is not None,
-            0,
+            self._cell.spec.ahead is not None,
         )
 
     def _feed(self, number: int, data: bytes, last: bool = False) -> None:
@@ -296,16 +308,6 @@ class Run:
 
     # --- out ---
 
-    def _look(self) -> None:
-        """Take what the cell has sent and printed."""
-        ready = [number for number, _ in self._events.poll(0)]  # in the order in which they became so
-        streams = {number: stream for stream, number in self._open.items()}
-        for number in ready:
-            if number in streams:
-                self._pump(streams[number], number)
-        if self._cell.control.fileno() in ready:
-            self._receive()
-
     def _receive(self) -> None:
         if self._done.done():
             return None  # whatever follows is not read
@@ -350,6 +352,14 @@ class Run:
         elif kind != protocol.FILES:
             raise protocol.Malformed(f"a frame of kind {kind!r} from a running cell")
 
+    def _read_output(self) -> None:
+        """Read a piece of what it has printed to each stream, in the order in which they became readable."""
+        streams = {number: stream for stream, number in self._open.items()}
+        for number, _ in self._events.poll(0):
+            self._pump(streams[number], number)
+            if streams[number] not in self._open:
+                self._events.unregister(number)
+
     def _pump(self, stream: Stream, number: int) -> bool:
         """Pass a piece of output to the sink. Returns False if there is none now."""
         try:
@@ -357,8 +367,7 @@ class Run:
         except BlockingIOError:
             return False
         if not data:
-            self._events.unregister(number)
-            self._open.pop(stream, None)
+            del self._open[stream]
             return False
         if not self._flooded and not self._sink(stream, data):
             self._flooded = True  # even if it has ended by itself meanwhile: it printed too much
@@ -367,6 +376,7 @@ class Run:
 
     def _drain(self) -> None:
         """Read the rest of the output. Everything in the cell is dead, so no more will come."""
+        self._read_output()
         for stream, number in list(self._open.items()):
             while self._pump(stream, number):
                 continue
@@ -390,9 +400,8 @@ class Run:
         """Remove our timers, readers and writers from the event loop."""
         for timer in self._timers.values():
             timer.cancel()
-        if self._watched >= 0:
-            self._readiness.leave(self._watched)
-            self._watched = -1
+        while self._followed:
+            self._readiness.leave(self._followed.pop())
         for number in self._feeding:
             self._loop.remove_writer(number)
         if self._watcher is not None:

@@ -957,14 +957,15 @@ static int hold(void *nothing) {
     return 0;
 }
 
-/* Start a process that shares the guest's memory and only waits. Returns its id, or -1.
+/* Start a process that shares the guest's memory and only waits. Returns its id; 0 where init could not recognise it, -1
+ * with errno if it failed: then the cell is broken, because init takes the first process that the guest made for it.
  *
  * The kernel frees the memory of a process before it tells the parent that it has ended, which takes a millisecond or
  * more. As long as another process shares the memory there is nothing to free, so init learns of the end at once. The
  * holder is a child of init (CLONE_PARENT), has the guest's rights and no descriptors, and can make or open nothing. A
  * guest that takes it over has gained less than by a fork. */
 int cell_hold(void) {
-    if (no_holder) return -1;
+    if (no_holder) return 0;
     int pid = clone(hold, holder_stack + sizeof holder_stack, CLONE_VM | CLONE_PARENT, NULL);
     while (pid > 0 && !holder_waits) syscall(SYS_futex, &holder_waits, FUTEX_WAIT, 0, NULL, NULL, 0);
     return pid;

@@ -53,7 +53,7 @@ struct run_order {
     uint32_t watched;    /* init limits the memory, because no control group does */
     uint32_t files;      /* send a descriptor of the workspace at the end */
     uint32_t wait;       /* report only when every process has ended */
-    uint32_t reserved;
+    uint32_t helper;     /* the cell has a helper instead of a holder */
 };
 
 /* A byte to init during a run: this one ends the run, any other is a signal for the guest. */

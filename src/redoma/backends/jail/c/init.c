@@ -39,6 +39,7 @@
 #define LATE_MS 500       /* how much later than the guest's our order may come */
 #define VERY_LATE_MS 30000 /* the same, if the guest has exited by itself: then it had its order */
 #define AGAIN_MS 10        /* between two signals to everything, while it ends */
+#define GIVE_WAY_MS 3      /* until we end after our report, unless Redoma hangs up before */
 #define MAX_PROCESSES 32768
 
 /* --- small tools --- */
@@ -372,16 +373,17 @@ static int is_another(uint32_t pid, void *with) {
     return !(pid == PID_HOLDER && holder_lives) && !(pid == guest_seen && !guest.reaped);
 }
 
-/* Kill everything but us, and wait until it is gone.
- *
- * While the holder shares the guest's memory, the guest's status arrives before that memory is freed. If only the
- * holder is left there is nothing to wait for: a process with SIGKILL pending runs no more code of its own and doesn't
- * fork. So it is killed before we look. */
-static void end_all(int deaths, int wait) {
-    if (!wait && guest.ended) {
-        if (holder_lives) sys_kill(PID_HOLDER, SIGKILL);
-        if (!all_processes(is_another, NULL)) return;
-    }
+/* Returns whether nothing can happen in the cell any more. The guest has ended, and only the holder is there: it has no
+ * descriptors, can open nothing and can't fork, so it can live until we end. A helper could, so it is killed first: with
+ * SIGKILL pending, a process runs no more code of its own. */
+static int all_is_quiet(int helper) {
+    if (!guest.ended) return 0;
+    if (helper && holder_lives) sys_kill(PID_HOLDER, SIGKILL);
+    return !all_processes(is_another, NULL);
+}
+
+/* Kill everything but us, and wait until it is gone. */
+static void end_all(int deaths) {
     sys_kill(-1, SIGKILL);
     struct pollfd one = {deaths, POLLIN, 0};
     uint64_t killed = now_ms();
@@ -469,13 +471,17 @@ static void send_verdict(enum cause cause) {
 
 /* --- its life --- */
 
-/* In a lean cell, SIGTERM reports the zygote's end, or Redoma ends the cell by it. */
-static int zygote_ended(int signals) { return read_signal(signals) == SIGTERM; }
-
 static int readable(int descriptor, int milliseconds) {
     struct pollfd one = {descriptor, POLLIN, 0};
     return sys_poll(&one, 1, milliseconds) > 0;
 }
+
+/* Let Redoma go on first, which it usually does on our processor. There the kernel would now spend up to a millisecond on
+ * freeing the memory that the holder has kept, and on our namespaces. */
+static void give_way(void) { readable(CONTROL, GIVE_WAY_MS); }
+
+/* In a lean cell, SIGTERM reports the zygote's end, or Redoma ends the cell by it. */
+static int zygote_ended(int signals) { return read_signal(signals) == SIGTERM; }
 
 /* Wait for the order. Returns whether there is one. A guest may have ended before our order comes; but none comes if it
  * was killed before a run used it. */
@@ -592,7 +598,7 @@ static int find_in_view(void) {
 
 /* End. With a pid namespace, the kernel then kills everything else; without one, we do. */
 static int leave(int deaths) {
-    if (lean) end_all(deaths, 1);
+    if (lean) end_all(deaths);
     return 0;
 }
 
@@ -631,9 +637,10 @@ int run_program(const char *with) {
     note_armed_time();
     int cause = watch((int)deaths, &order);
     if (cause < 0) return leave((int)deaths);
-    end_all((int)deaths, lean || (int)order.wait || order.files || cause != CAUSE_NONE);
+    if (lean || order.wait || order.files || cause != CAUSE_NONE || !all_is_quiet((int)order.helper)) end_all((int)deaths);
     if (order.files) send_workspace();
     send_report(order.max_report);
     send_verdict((enum cause)cause);
+    give_way();
     return 0;
 }
