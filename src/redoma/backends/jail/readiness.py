@@ -49,17 +49,26 @@ class Readinesses:
     """One `Readiness` for each event loop, made on first use. Goes away with its loop, if it was not closed before."""
 
     def __init__(self) -> None:
-        self._all: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Readiness] = weakref.WeakKeyDictionary()
+        # Its loop alone keeps it alive. It knows runs, and those know the loop: if it were kept here, a loop that is
+        # dropped while something runs would never be collected, and its cells would never be given back.
+        self._all: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, weakref.ref[Readiness]] = (
+            weakref.WeakKeyDictionary()
+        )
 
     def here(self, loop: asyncio.AbstractEventLoop) -> Readiness:
         """Return that of the running event loop."""
-        found = self._all.get(loop)
+        found = self._of(loop)
         if found is None:
-            found = self._all[loop] = Readiness(loop)
+            found = Readiness(loop)
+            self._all[loop] = weakref.ref(found)
         return found
+
+    def _of(self, loop: asyncio.AbstractEventLoop) -> Readiness | None:
+        known = self._all.get(loop)
+        return known() if known is not None else None
 
     def close(self, loop: asyncio.AbstractEventLoop) -> None:
         """Close that of the running event loop, unless a run still waits to hear of its end."""
-        found = self._all.get(loop)
+        found = self._of(loop)
         if found is not None and found.close(loop):
             del self._all[loop]
