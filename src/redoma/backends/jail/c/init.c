@@ -15,6 +15,7 @@
  * processes that it is an ancestor of.
  */
 
+#include <errno.h>
 #include <fcntl.h>
 #include <linux/audit.h>
 #include <linux/filter.h>
@@ -123,6 +124,7 @@ static struct {
     uint32_t pids[MAX_PROCESSES];
     uint32_t count, max;
     int was_full; /* before duplicates were removed */
+    int failed;   /* something could not be read, other than of a process that has ended */
 } tree = {.max = MAX_PROCESSES};
 
 static void add_to_tree(uint64_t pid) {
@@ -149,6 +151,11 @@ static void add_numbers(const char *text, size_t size, uint64_t *partial) {
     }
 }
 
+static int note_failure(long result) {
+    if (result < 0 && result != -ENOENT && result != -ESRCH) tree.failed = 1;
+    return 0;
+}
+
 /* Add the children of one thread. `with` points to the pid of its process. */
 static int add_children(uint32_t thread, void *with) {
     static char piece[4096];
@@ -156,9 +163,10 @@ static int add_children(uint32_t thread, void *with) {
     uint64_t partial = 0;
     end = write_number(write_text(end, "/task/"), thread);
     write_text(end, "/children");
-    long file = sys_openat(proc_view, path, O_RDONLY | O_CLOEXEC), got;
-    if (file < 0) return 0; /* it has ended meanwhile, and its children are ours now */
+    long file = sys_openat(proc_view, path, O_RDONLY | O_CLOEXEC), got = 0;
+    if (file < 0) return note_failure(file); /* if it has ended meanwhile, its children are ours now */
     while (!tree_is_full() && (got = sys_read((int)file, piece, sizeof piece)) > 0) add_numbers(piece, (size_t)got, &partial);
+    note_failure(got);
     sys_close((int)file);
     add_to_tree(partial);
     return tree_is_full();
@@ -183,14 +191,17 @@ static void sort_tree(void) {
 static void grow_tree(void) {
     static char entries[4096] __attribute__((aligned(8)));
     tree.count = 0;
+    tree.failed = 0;
     add_children(self_seen, &self_seen); /* we have one thread */
     for (uint32_t which = 0; which < tree.count && !tree_is_full(); which++) {
         char path[32];
         write_text(write_number(path, tree.pids[which]), "/task");
-        long directory = sys_openat(proc_view, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC), size;
+        long directory = sys_openat(proc_view, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC), size = 0;
+        note_failure(directory);
         if (directory < 0) continue;
         while (!tree_is_full() && (size = sys_getdents64((int)directory, entries, sizeof entries)) > 0)
             each_process(entries, size, add_children, &tree.pids[which]);
+        note_failure(size);
         sys_close((int)directory);
     }
     tree.was_full = tree_is_full();
@@ -201,21 +212,21 @@ static int all_in_tree(int (*take)(uint32_t, void *), void *with) {
     grow_tree();
     for (uint32_t which = 0; which < tree.count; which++)
         if (take(tree.pids[which], with)) return 1;
-    return 0;
+    return tree.failed ? -1 : 0;
 }
 
-/* Call `take` for every process of the cell except us, by its pid in /proc, in ascending order. Returns whether it was
- * stopped. */
+/* Call `take` for every process of the cell except us, by its pid in /proc, in ascending order. Returns 0 after the last
+ * one, 1 if `take` has stopped it, -1 if not all could be listed. */
 static int all_processes(int (*take)(uint32_t, void *), void *with) {
     if (proc_view >= 0) return all_in_tree(take, with);
     static char entries[16384] __attribute__((aligned(8)));
     long directory = sys_openat(AT_FDCWD, "/proc", O_RDONLY | O_DIRECTORY | O_CLOEXEC), size;
     int stopped = 0;
-    if (directory < 0) return 0;
+    if (directory < 0) return -1;
     while (!stopped && (size = sys_getdents64((int)directory, entries, sizeof entries)) > 0)
         stopped = each_process(entries, size, take, with);
     sys_close((int)directory);
-    return stopped;
+    return stopped ? 1 : size < 0 ? -1 : 0;
 }
 
 struct look {
@@ -379,7 +390,7 @@ static int is_another(uint32_t pid, void *with) {
 static int all_is_quiet(int helper) {
     if (!guest.ended) return 0;
     if (helper && holder_lives) sys_kill(PID_HOLDER, SIGKILL);
-    return !all_processes(is_another, NULL);
+    return all_processes(is_another, NULL) == 0;
 }
 
 /* Kill everything but us, and wait until it is gone. */
