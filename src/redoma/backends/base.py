@@ -94,6 +94,11 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     workspaces: frozenset[WorkspaceKind] = frozenset({"scratch"})
     run_over: RunOver | None = None
     """How it runs something above a project, if `overlay` is among its workspaces."""
+    prepare: Callable[[Request], Prepared | None] | None = None
+    """Begins, if it can at once, what comes before the first line of a request's code. An executor calls this on its
+    event loop, while the run is not on record yet. Nothing of the request runs until `Prepared.run`; if this raises,
+    the executor calls `Backend.run` instead. Not for runs with a `Control`.
+    """
 
 
 _DEFAULTS = Limits()
@@ -393,6 +398,16 @@ class Warmable(Backend, Protocol):
 
     def warm(self) -> None:
         """Begin to start what the first run will need. Raises `BackendError` if it can't be started."""
+
+
+class Prepared(Protocol):
+    """A request that a backend gets ready to run."""
+
+    async def run(self, sink: Sink) -> Outcome:
+        """Run it: see `Backend.run`."""
+
+    def discard(self) -> None:
+        """Let go of it, run or not. Safe to call twice."""
 
 
 class RunOver(Protocol):

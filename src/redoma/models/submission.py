@@ -116,6 +116,8 @@ class Judged(msgspec.Struct, frozen=True, kw_only=True):
     evaluation: Evaluation
     level: Level = Level.L4
     level_why: tuple[str, ...] = ()
+    backend: Backend | None = None
+    """The one that is tried first, for which it was judged; None if none can run it."""
     reading: Reading | None = None
     """What policy has parsed of `submission.judged`, for stages that need its facts again."""
     configuration_digest: str = ""

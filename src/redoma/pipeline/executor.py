@@ -21,7 +21,7 @@ from ..approval import Gate, Verdict, configuration_digest
 from ..approval.store import open_store
 from ..audit import AuditLog
 from ..audit.inputs import Inputs
-from ..backends.base import Backend, Capabilities, Control, Outcome, Sink, unmet_needs
+from ..backends.base import Backend, Capabilities, Control, Outcome, Prepared, Sink, unmet_needs
 from ..config import Config, DockerEntry, NativeEntry
 from ..lib.errors import (
     ApprovalError,
@@ -259,15 +259,27 @@ class AsyncExecutor:
         """
         redactor = live.redactor if live else Redactor(submission.request.secrets.values())
         judged, verdict = self.judge(submission), Verdict()
+        prepared: Prepared | None = None
         try:
-            judged, verdict = await self._decide(judged)
-            await self._record_intent(judged, verdict, redactor)
-        except (AuditError, StoreError) as error:  # what can't be recorded doesn't run
-            return results.failed(Attempt(judged, verdict), error, redactor)
+            try:
+                judged, verdict = await self._decide(judged)
+                prepared = self._prepare(judged, verdict)  # while the intent is recorded; nothing of it runs yet
+                await self._record_intent(judged, verdict, redactor)
+            except (AuditError, StoreError) as error:  # what can't be recorded doesn't run
+                return results.failed(Attempt(judged, verdict), error, redactor)
+            return await self._carry_out(judged, verdict, redactor, live, prepared)
+        finally:
+            if prepared is not None:
+                prepared.discard()
+
+    async def _carry_out(
+        self, judged: Judged, verdict: Verdict, redactor: Redactor, live: Live | None, prepared: Prepared | None
+    ) -> Result:
+        """Run or refuse what is on record, and record how that ended."""
         result: Result | None = None
         try:
             if verdict.status is None:
-                result = await self._execute(judged, verdict, redactor, live)
+                result = await self._execute(judged, verdict, redactor, live, prepared)
             else:
                 result = self._refused(judged, verdict, redactor)
         finally:  # also after an error or a cancellation: then the record says which
@@ -312,20 +324,22 @@ class AsyncExecutor:
         policy.
         """
         submission = Submission(request, policy=policy, entry=entry, live_input=live_input)
-        reach = self._reach(submission) if reach is None else reach
+        reach = self._reach(submission, self._first(submission)) if reach is None else reach
         return self._evaluate(submission, Reading(request), reach)[1]
 
     @telemetry.policy
     def judge(self, submission: Submission) -> Judged:
         """Evaluate a submission where it would run, and determine its level."""
         reading = Reading(submission.judged)
-        submission, evaluation = self._evaluate(submission, reading, self._reach(submission))
+        first = self._first(submission)
+        submission, evaluation = self._evaluate(submission, reading, self._reach(submission, first))
         level = level_of(reading.request, evaluation, reading=reading)
         return Judged(
             submission=submission,
             evaluation=evaluation,
             level=level.level,
             level_why=level.why,
+            backend=first,
             reading=reading,
             configuration_digest=self._digest_for(submission.entry),
         )
@@ -391,9 +405,9 @@ class AsyncExecutor:
     def _first(self, submission: Submission) -> Backend | None:
         return next((each for each in self._candidates(submission) if _can_run(each, submission)), None)
 
-    def _reach(self, submission: Submission) -> Reach:
+    def _reach(self, submission: Submission, first: Backend | None) -> Reach:
         """Return what it could touch on the backend that is tried first; if none can run it, on any of them."""
-        if (first := self._first(submission)) is not None:
+        if first is not None:
             return _reach_of(first, submission.request)
         reaches = (_reach_of(backend, submission.request) for backend in self._candidates(submission))
         return functools.reduce(Reach.__or__, reaches, NOTHING)
@@ -513,7 +527,24 @@ class AsyncExecutor:
 
     # --- executing ---
 
-    async def _execute(self, judged: Judged, verdict: Verdict, redactor: Redactor, live: Live | None) -> Result:
+    def _prepare(self, judged: Judged, verdict: Verdict) -> Prepared | None:
+        """Let the backend get ready for what may run. Returns None if that can't begin at once. An error is left to
+        `_execute`, which will meet it again and report it.
+        """
+        backend, request = judged.backend, judged.request
+        if verdict.status is not None or backend is None or judged.submission.control is not None:
+            return None
+        if (request.uses and not request.uses.digest) or intake.treatment(request, judged.evaluation) != "none":
+            return None
+        try:
+            prepare = backend.capabilities().prepare
+            return prepare(request) if prepare is not None else None
+        except Exception:
+            return None
+
+    async def _execute(
+        self, judged: Judged, verdict: Verdict, redactor: Redactor, live: Live | None, prepared: Prepared | None
+    ) -> Result:
         """Run it on the first backend that can. One that raises `Unsupported` has run nothing, so the next is tried."""
         submission, request = judged.submission, judged.request
         passed_over: dict[str, str] = {}
@@ -530,7 +561,8 @@ class AsyncExecutor:
                     no = denial.of_pin(request, redactor) if changed.alarm else None
                     return results.ended(attempt, status=Status.DENIED, error=changed.error, denial=no)
                 to_run = await self._protected(judged) if name == "native" else request
-                outcome, workspace = await self._run_on(backend, to_run, capture.feed, judged, redactor)
+                ready = prepared if backend is judged.backend else None
+                outcome, workspace = await self._run_on(backend, to_run, capture.feed, judged, redactor, ready)
             except (Unsupported, BackendUnavailable) as error:
                 refusals[name] = error
                 passed_over[name] = redactor.redact(f"{error.what}: {error.why}")[0]
@@ -565,9 +597,17 @@ class AsyncExecutor:
 
     @telemetry.backend
     async def _run_on(
-        self, backend: Backend, request: Request, sink: Sink, judged: Judged, redactor: Redactor
+        self,
+        backend: Backend,
+        request: Request,
+        sink: Sink,
+        judged: Judged,
+        redactor: Redactor,
+        prepared: Prepared | None,
     ) -> tuple[Outcome, WorkspaceOutcome]:
         """Run it in its workspace. Returns the outcome, and what became of the workspace."""
+        if prepared is not None:
+            return await prepared.run(sink), WorkspaceOutcome()
         control = judged.submission.control
         if request.uses is not None and not request.uses.digest:
             from .packages import Installer

@@ -24,7 +24,7 @@ from redoma.backends.base import Outcome, Repr
 from redoma.backends.jail import protocol, value, value_reading
 from redoma.backends.jail.cell import Cell, Spec
 from redoma.backends.jail.launch import Zygote
-from redoma.backends.jail.readiness import Readiness
+from redoma.backends.jail.readiness import Readinesses
 from redoma.backends.jail.run import Run
 from redoma.lib.errors import BackendError
 from redoma.models import Isolation, Limits, Request, Status
@@ -226,9 +226,8 @@ class Impostor:
 
     async def outcome(self, limits: Limits = LIMITS, **options: Any) -> Outcome:
         request = Request(code="1", limits=limits, **options)
-        readiness = Readiness(asyncio.get_running_loop())
-        work = Run(request, lambda *_: True, self.cell, Isolation(), readiness, {})
-        return await asyncio.wait_for(work.execute(processes_by_rlimit=True, watched=True), 120)
+        work = Run(request, self.cell, Isolation(), Readinesses(), {}, processes_by_rlimit=True, watched=True)
+        return await asyncio.wait_for(work.execute(lambda *_: True), 120)
 
     def end(self) -> None:
         self.cell.kill()

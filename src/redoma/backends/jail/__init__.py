@@ -20,8 +20,8 @@ In the order in which a run meets them:
    describes the answer. A cell in which a step failed, or a required layer is missing, runs nothing. c/views.h gives
    each cell its own overlays over the files that it may only read, so that cells don't share locks.
 4. `pool` makes cells ahead of time, so a run finds one armed. A cell is used once.
-5. `run` takes one request through one cell. `guest`, inside, receives the order, closes the socket that it came by, and
-   becomes the program.
+5. `run` takes one request through one cell. `guest`, inside, receives the order and prepares; at the word to start,
+   which comes when the run is on record, it closes the socket and becomes the program.
 6. c/init.c decides how a run ended: the status is what `wait` returned to it. The guest can neither trace nor signal
    it. When it ends, for whatever reason, the kernel kills everything else in the cell.
 7. `protocol` is the trust boundary. What comes back is bounded and checked there and never unpickled; values go through

@@ -7,6 +7,7 @@ import os
 import sys
 import threading
 from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import ClassVar
@@ -19,7 +20,18 @@ from ...models import OTHER, EnvironmentUse, Interpreter, Isolation, Limits, Req
 from ...models.reach import NOTHING
 from ...telemetry import INFO, metrics, tell
 from .. import linux
-from ..base import COMMON_LIMITS, LAYER_ALIASES, MAX_RUNS, Capabilities, Control, Fact, Outcome, Sink, check_files_fit
+from ..base import (
+    COMMON_LIMITS,
+    LAYER_ALIASES,
+    MAX_RUNS,
+    Capabilities,
+    Control,
+    Fact,
+    Outcome,
+    Prepared,
+    Sink,
+    check_files_fit,
+)
 from ..hosts import ProxyProcess, run_with_hosts
 from ..image import MemoryImage
 from . import cgroup
@@ -34,6 +46,7 @@ from .readiness import Readinesses
 from .run import Run, start_ahead
 
 _MAX_PROJECTS = 8  # for which cells are kept ready
+_MAX_PREPARED = 32 << 10  # characters and bytes: so that the whole order fits into the socket of a cell at once
 _WATCHED = "watched by the cell's init every 10 ms; what the kernel keeps in pipes and sockets is not counted"
 
 
@@ -144,6 +157,7 @@ class JailBackend:
             value=True,
             outputs=True,
             control=True,
+            prepare=self.prepare,
         )
 
     def _beyond_this_kernel(self) -> tuple[str, ...]:
@@ -168,7 +182,7 @@ class JailBackend:
         """Begin to start what the first run without a project will need. Returns at once."""
         limits = Limits()
         spec = Spec(disk=limits.disk, files=limits.files, workspace="scratch", project="")
-        pool = self._enter_pool(spec, hash_seed=None)
+        pool = self._enter_pool(spec)
         try:
             pool.warm()
         finally:
@@ -180,6 +194,31 @@ class JailBackend:
 
     async def run_over(self, request: Request, sink: Sink, control: Control | None, stage: str | None) -> Outcome:
         """Run a request above its project: see `RunOver`. Without a `stage`, nothing of the project is returned."""
+        spec = self._spec(request)
+        pool = self._enter_pool(spec, request)
+        try:
+            return await self._run(pool, spec, request, sink, control, stage)
+        finally:
+            self._leave_pool(pool)
+
+    def prepare(self, request: Request) -> Prepared | None:
+        """Give a request to a cell that is ready, if there is one: see `Capabilities.prepare`."""
+        if request.network or request.workspace != "scratch" or _size(request) > _MAX_PREPARED:
+            return None
+        with ExitStack() as undo:
+            spec = self._spec(request)
+            pool = self._enter_pool(spec, request)
+            undo.callback(self._leave_pool, pool)
+            if (cell := pool.take_now(spec)) is None:
+                return None
+            undo.callback(pool.give_back, cell)
+            run = self._run_in(cell, request, self._isolation(cell, request.require), cell.env)
+            undo.callback(run.let_go)
+            run.prepare()
+            return _PreparedRun(run, undo.pop_all())
+
+    def _spec(self, request: Request) -> Spec:
+        """Return the kind of cell that a request needs. Raises `InvalidRequest` for what no cell can take."""
         check_files_fit(request, "a cell")
         if request.seed is not None and not 0 <= request.seed.random < 2**64:
             raise InvalidRequest(
@@ -188,7 +227,7 @@ class JailBackend:
                 next="use the seed of an earlier result",
             )
         limits = request.limits
-        spec = Spec(
+        return Spec(
             disk=limits.disk,
             files=limits.files,
             workspace=request.workspace,
@@ -197,32 +236,48 @@ class JailBackend:
             network=bool(request.network),
             ahead=self._ahead(request),
         )
-        pool = self._enter_pool(spec, request.seed.hashes if request.seed else None, request.uses)
-        try:
-            return await self._run(pool, spec, request, sink, control, stage)
-        finally:
-            self._leave_pool(pool)
 
     async def _run(
         self, pool: Pool, spec: Spec, request: Request, sink: Sink, control: Control | None, stage: str | None
     ) -> Outcome:
         if request.network:
             self._proxies.warm()  # while the cell is made
-        readiness = self._readiness.here(asyncio.get_running_loop())
         cell = await pool.take(spec)
         try:
             isolation = self._isolation(cell, request.require)
 
             async def execute(isolation: Isolation, env: Mapping[str, str], files: Mapping[str, bytes]) -> Outcome:
-                work = Run(request, sink, cell, isolation, readiness, {**cell.env, **env}, control, stage, files)
-                by_rlimit = self._counts_processes_by_rlimit()
-                return await work.execute(processes_by_rlimit=by_rlimit, watched=cell.group is None)
+                run = self._run_in(cell, request, isolation, {**cell.env, **env}, control, stage, files)
+                return await run.execute(sink)
 
             if not request.network:
                 return await execute(isolation, {}, {})
             return await run_with_hosts(request, isolation, cell.take_listener(), self._proxies, execute)
         finally:
             pool.give_back(cell)
+
+    def _run_in(
+        self,
+        cell: Cell,
+        request: Request,
+        isolation: Isolation,
+        env: Mapping[str, str],
+        control: Control | None = None,
+        stage: str | None = None,
+        files: Mapping[str, bytes] | None = None,
+    ) -> Run:
+        return Run(
+            request,
+            cell,
+            isolation,
+            self._readiness,
+            env,
+            control,
+            stage,
+            files,
+            processes_by_rlimit=self._counts_processes_by_rlimit(),
+            watched=cell.group is None,
+        )
 
     def _ahead(self, request: Request) -> Ahead | None:
         """Return what a cell for such requests can start before its run."""
@@ -239,13 +294,15 @@ class JailBackend:
             self._by_rlimit = not self._lacks(COUNTED_PROCESSES)
         return self._by_rlimit
 
-    def _enter_pool(self, spec: Spec, hash_seed: int | None, uses: EnvironmentUse | None = None) -> Pool:
+    def _enter_pool(self, spec: Spec, request: Request | None = None) -> Pool:
         """Return the pool for a run, which is not closed until `_leave_pool`. A forked child makes its own pools.
 
         A pool has one zygote, so there is one for each project (another directory under the same name is another
         project), for each environment, and for each requested seed of hashes, which an interpreter gets at its start.
-        Pools with such a seed keep no cells ready.
+        Pools with such a seed keep no cells ready. Without a request, it is the pool for ordinary ones.
         """
+        hash_seed = request.seed.hashes if request is not None and request.seed else None
+        uses = request.uses if request is not None else None
         packages = (uses.digest, uses.preload, uses.interpreter) if uses is not None else None
         key = (_identity(spec.project) if spec.project else None, hash_seed, packages)
         with _making:
@@ -357,9 +414,28 @@ class JailBackend:
         self._proxies.close()
 
 
+class _PreparedRun:
+    """A run whose cell has its orders, and waits for the word to start."""
+
+    def __init__(self, run: Run, undo: ExitStack) -> None:
+        self._run, self._undo = run, undo
+
+    async def run(self, sink: Sink) -> Outcome:
+        with self._undo:
+            return await self._run.execute(sink)
+
+    def discard(self) -> None:
+        self._undo.close()
+
+
 _Key = tuple[tuple[str, int, int] | None, int | None, tuple[str, tuple[str, ...], Interpreter | None] | None]
 _USUAL: _Key = (None, None, None)
 """The key of the pool for runs without a project, a seed of hashes or an environment."""
+
+
+def _size(request: Request) -> int:
+    parts = (*request.argv, *request.environment.values(), *request.files.values())
+    return len(request.code) + sum(map(len, parts))
 
 
 def _is_read_only(path: str) -> bool:

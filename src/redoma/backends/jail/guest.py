@@ -29,6 +29,7 @@ from redoma.backends.jail.root import tell
 
 TYPE_CHECKING = False  # import only what every run needs: see `load`
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any, NoReturn, TextIO
 
     from redoma.backends.display import Displays
@@ -113,12 +114,17 @@ def start(
     if order is None:
         os._exit(0)
     if not order["argv"]:
-        channel.close()
         if "RLIMIT_NPROC" in order["rlimits"] and holder > 0:
             order["rlimits"]["RLIMIT_NPROC"] += 1  # the holder counts as one
-    elif holder > 0:  # it would keep memory that nobody needs. (The socket closes on exec.)
+    elif holder > 0:  # it would keep memory that nobody needs
         maker.release()
-    run(order)
+    run(order, channel)
+
+
+def await_start(channel: _socket.socket) -> None:
+    """Wait for the word to start: the run may not be on record yet. If Redoma goes away instead, end this process."""
+    if not channel.recv(1):
+        os._exit(0)
 
 
 def offer_displays() -> dict[str, Any]:
@@ -151,7 +157,6 @@ _SAMPLE: dict[str, Any] = {
     "value": 1000,
     "recursion": 1000,
     "rlimits": {"RLIMIT_CORE": 0},
-    "control": False,
     "site": False,
 }
 _SAMPLE_ORDER = protocol.order(_SAMPLE)
@@ -165,12 +170,12 @@ def rehearse() -> None:
     global MAIN, REPORT
     before = MAIN, REPORT
     MAIN = REPORT = os.devnull
-    finders, path, argv, main = sys.meta_path[:], sys.path[:], sys.argv[:], sys.modules["__main__"]
+    finders, argv, main = sys.meta_path[:], sys.argv[:], sys.modules["__main__"]
     for _ in range(_TIMES):
         practise()
         offer_displays()
         settle(0)
-        sys.meta_path[:], sys.path[:], sys.argv[:], sys.modules["__main__"] = finders, path, argv, main
+        sys.meta_path[:], sys.argv[:], sys.modules["__main__"] = finders, argv, main
     MAIN, REPORT = before
 
 
@@ -191,11 +196,13 @@ def practise() -> None:
     paper = io.TextIOWrapper(io.BytesIO(), "utf-8", line_buffering=True)
     streams, sys.stdout, sys.stderr = (sys.stdout, sys.stderr), paper, paper
     main, depth, known = sys.modules["__main__"], sys.getrecursionlimit(), len(sys.modules)
+    path = sys.path[:]
     sys.modules["__main__"] = types.ModuleType("__main__")
-    report(perform(order)[1])
+    report(perform(order, _no_wait)[1])
     clean_up(known)
     sys.modules["__main__"] = main
     sys.setrecursionlimit(depth)
+    sys.path[:] = path
     _own_places.clear()
     sys.stdout, sys.stderr = streams
 
@@ -205,7 +212,6 @@ def settle(seed: int) -> None:
     the zygote and draw the same ones.
     """
     sys.argv[:] = [MAIN]
-    sys.path.insert(0, WORKSPACE)
     random.seed(seed)
     if (numpy := sys.modules.get("numpy")) is not None:
         numpy.random.seed([seed >> 32, seed & 0xFFFFFFFF])
@@ -250,7 +256,7 @@ def put(path: str, content: bytes) -> None:
 
 
 def place_files(order: dict[str, Any]) -> bool:
-    """Place the files of the order, and the script for another program. Reports it and returns False if that fails."""
+    """Place the files of the order. Reports it and returns False if that fails."""
     name = ""
     try:
         for name, content in order["files"].items():
@@ -258,18 +264,30 @@ def place_files(order: dict[str, Any]) -> bool:
                 os.makedirs(os.path.dirname(name), exist_ok=True)
             with open(name, "wb") as file:
                 file.write(content)
-        if order["argv"] and order["source"] is not None:
-            # Last: if a helper is killed before, Bash finds no script, and does not run one without its files.
-            name = SCRIPT
-            put(SCRIPT, order["source"].encode("utf-8", "surrogateescape"))
     except OSError as error:
-        report({"broken": f"place the file {name!r}: {error.strerror}", "errno": error.errno})
+        not_placed(name, error)
         return False
     return True
 
 
-def run(order: dict[str, Any]) -> NoReturn:
-    """Place the files of the order, enter its directory, and run it. Reports what fails."""
+def place_script(order: dict[str, Any]) -> bool:
+    """Place the script for another program, if the order has one. Reports it and returns False if that fails."""
+    try:
+        if order["source"] is not None:
+            put(SCRIPT, order["source"].encode("utf-8", "surrogateescape"))
+    except OSError as error:
+        not_placed(SCRIPT, error)
+        return False
+    return True
+
+
+def not_placed(name: str, error: OSError) -> None:
+    """Report a file that could not be placed."""
+    report({"broken": f"place the file {name!r}: {error.strerror}", "errno": error.errno})
+
+
+def run(order: dict[str, Any], channel: _socket.socket) -> NoReturn:
+    """Place the files of the order, enter its directory, and run it at the word to start. Reports what fails."""
     if not place_files(order):
         os._exit(125)
     try:
@@ -279,16 +297,19 @@ def run(order: dict[str, Any]) -> NoReturn:
         report({"broken": f"enter {order['cwd']}: {error.strerror}", "errno": error.errno})
         os._exit(125)
     if order["argv"]:
-        execute(order)
-    python(order)
+        execute(order, channel)
+    python(order, channel)
 
 
-def execute(order: dict[str, Any]) -> NoReturn:
-    """Execute a program in place of this process. Reports it if none can be started."""
+def execute(order: dict[str, Any], channel: _socket.socket) -> NoReturn:
+    """Execute a program in place of this process, at the word to start. Reports it if none can be started."""
     argv, search = order["argv"], order["env"].get("PATH", os.defpath).split(":")
     sys.stdout.flush()
     broken = FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+    if not place_script(order):  # before its size is limited
+        os._exit(125)
     limit(order["rlimits"])
+    await_start(channel)  # the socket closes on exec
     for path in [argv[0]] if "/" in argv[0] else [f"{directory or '.'}/{argv[0]}" for directory in search]:
         try:
             os.execve(path, argv, order["env"])  # noqa: S606 - without a shell is the point
@@ -336,11 +357,15 @@ def start_ahead(channel: _socket.socket, found: bytes, maker: Maker) -> None:
         tell(_ORDER, error)
         os._exit(1)
     order = protocol.read_order(channel.recv)
+    if order is None:
+        os._exit(0)
+    is_prepared = is_for(order, shell) and place_files(order)
+    await_start(channel)
     channel.close()
-    if order is not None:
-        os.write(ready, _BEGIN if is_for(order, shell) and place_files(order) else b"exit 125")
-        os.close(ready)
-        time.sleep(_FREE_LATER)
+    # The script comes last. If this process is killed before, the shell goes on, and finds none.
+    os.write(ready, _BEGIN if is_prepared and place_script(order) else b"exit 125")
+    os.close(ready)
+    time.sleep(_FREE_LATER)
     os._exit(0)
 
 
@@ -359,7 +384,7 @@ def practise_passing_on(shell: dict[str, Any]) -> None:
     """Do what the helper does with an order, ahead of time: see `warm`."""
     encoded = protocol.order({**shell, "files": {}, "source": _SAMPLE["source"]})
     order = protocol.read_order(io.BytesIO(encoded).read)
-    if order is not None and is_for(order, shell) and place_files(order):
+    if order is not None and is_for(order, shell) and place_files(order) and place_script(order):
         os.unlink(SCRIPT)
 
 
@@ -375,12 +400,17 @@ def is_for(order: dict[str, Any], shell: dict[str, Any]) -> bool:
 # --- Python ---
 
 
-def python(order: dict[str, Any]) -> NoReturn:
+def python(order: dict[str, Any], channel: _socket.socket) -> NoReturn:
     """Run Python code, report on it, and end this process."""
+
+    def wait() -> None:
+        await_start(channel)
+        channel.close()
+
     known, leave = len(sys.modules), os._exit  # bound now: the code may replace os._exit
     if order["env"].get("PYTHONUNBUFFERED"):  # as the interpreter does
         set_streams(sys.stdin, stream(1, through=True), stream(2, through=True))
-    code, found = perform(order)
+    code, found = perform(order, wait)
     found |= finish(known)
     if found.get("value") is not None or len(found) > 1:
         report(found)
@@ -391,26 +421,34 @@ def python(order: dict[str, Any]) -> NoReturn:
     raise AssertionError
 
 
-def perform(order: dict[str, Any]) -> tuple[int, dict[str, Any]]:
-    """Run the Python code of an order. Returns its exit code, and what to report."""
+def _no_wait() -> None:
+    """In a rehearsal there is no word to start."""
+
+
+def perform(order: dict[str, Any], wait: Callable[[], None]) -> tuple[int, dict[str, Any]]:
+    """Run the Python code of an order. Everything before its first line is done before `wait` returns.
+
+    Returns its exit code, and what to report.
+    """
     source = order["source"]
     environment(order["env"])
     keep(source)
     sys.argv += order["arguments"]
-    _own_places.append(WORKSPACE)
-    if order["cwd"]:
-        sys.path.insert(0, order["cwd"])  # the modules of a project, as for a script that is there
-        _own_places.append(order["cwd"])
     allow_calls(order["recursion"], _OUR_FRAMES)
     limit(order["rlimits"])
-    code, found = 0, {}
-    if order["site"]:
-        find_packages()
+    program: list[types.CodeType] = []
+    wrong: BaseException | None = None
     try:
         program = parse(source)
     except BaseException as error:  # before the code has a frame, so there is no traceback to show
-        error.__traceback__ = None
-        program, code, found = [], 1, failure(error)
+        wrong = error.with_traceback(None)
+    wait()
+    find_own_modules(order["cwd"])
+    code, found = 0, {}
+    if order["site"]:
+        find_packages()
+    if wrong is not None:
+        code, found = 1, failure(wrong)
     try:
         if program:
             result = evaluate(program, sys.modules["__main__"].__dict__)
@@ -426,6 +464,17 @@ def perform(order: dict[str, Any]) -> tuple[int, dict[str, Any]]:
 
 
 _own_places: list[str] = []  # where the modules of the code are
+
+
+def find_own_modules(directory: str | None) -> None:
+    """Let imports find the files of the run, and the modules of a project, as for a script that is there.
+
+    Not before the word to start: compiling code can import modules of the standard library, and a file may have the
+    name of one.
+    """
+    for place in [WORKSPACE, directory] if directory else [WORKSPACE]:
+        sys.path.insert(0, place)
+        _own_places.append(place)
 
 
 def find_packages() -> None:

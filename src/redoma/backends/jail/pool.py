@@ -135,11 +135,9 @@ class Pool:
         with self._lock:
             if self._closing:
                 raise BackendError("the jail is closed", why="its executor was", next="make a new executor")
-            self._count(spec)
-            if not self._queue and (cell := self._pop(spec) or self._pop(spec.plain)) is not None:
-                if self._is_busy:
-                    self._wake()
+            if (cell := self.take_now(spec)) is not None:
                 return cell
+            self._count(spec)
             if len(self._queue) >= self._queue_size:
                 raise BackendError(
                     "too many runs wait for a cell",
@@ -166,6 +164,16 @@ class Pool:
             if waiter.cell is not None:
                 self.give_back(waiter.cell)
             raise
+
+    def take_now(self, spec: Spec) -> Cell | None:
+        """Do the same as `take` if a cell is ready and no other run waits for one; else return None."""
+        with self._lock:
+            if self._closing or self._queue or (cell := self._pop(spec) or self._pop(spec.plain)) is None:
+                return None
+            self._count(spec)
+            if self._is_busy:
+                self._wake()
+            return cell
 
     def warm(self) -> None:
         """Begin to make a cell for a run that will come soon. Errors are reported to that run."""

@@ -40,6 +40,8 @@ FILES = b"W"
 VERDICT = b"V"
 """From init, at the end: how the run ended and what it used."""
 
+START = b"s"
+"""To the guest, after its order: run it. Until this comes it only prepares."""
 END = b"e"
 """To init: end the run. Any other byte after its order is the number of a signal for the guest."""
 

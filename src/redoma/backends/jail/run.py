@@ -25,7 +25,7 @@ from . import protocol
 from .cell import Ahead, Cell
 from .changes import LayerSize, read_changes, read_live
 from .configuration import RLIMITS
-from .readiness import Readiness
+from .readiness import Readiness, Readinesses
 
 _CHUNK = 1 << 16
 _BROKEN = (125, 126, 127)  # exit codes of a program that could not be started
@@ -63,24 +63,34 @@ class Report(msgspec.Struct, frozen=True):
 
 
 class Run:
-    """One request in one cell. With a `stage`, the changes to the project are put into that directory."""
+    """One request in one cell. With a `stage`, the changes to the project are put into that directory.
+
+    `processes_by_rlimit`: whether the kernel counts processes by user namespace, so that RLIMIT_NPROC limits this cell
+    alone. `watched`: whether init watches the memory, because no control group limits it.
+    """
 
     def __init__(
         self,
         request: Request,
-        sink: Sink,
         cell: Cell,
         isolation: Isolation,
-        readiness: Readiness,
+        readinesses: Readinesses,
         env: Mapping[str, str],
         control: Control | None = None,
         stage: str | None = None,
         files: Mapping[str, bytes] | None = None,
+        *,
+        processes_by_rlimit: bool,
+        watched: bool,
     ) -> None:
+        self._by_rlimit, self._is_watched = processes_by_rlimit, watched
         self._own_files = dict(files or {})
         """Further files to place in the cell, by absolute path."""
         self._stage = stage
-        self._request, self._sink, self._cell, self._isolation = request, sink, cell, isolation
+        self._request, self._cell, self._isolation = request, cell, isolation
+        self._sink: Sink
+        """What takes its output: see `execute`."""
+        self._is_prepared = False
         self._control = control
         if control is not None:
             control.isolation = isolation
@@ -88,7 +98,9 @@ class Run:
         self._input: asyncio.Task[None] | None = None
         self._env = {**env, **request.environment}
         self._max_value = min(request.limits.output_bytes, protocol.MAX_VALUE)
-        self._loop, self._readiness = asyncio.get_running_loop(), readiness
+        self._loop, self._readinesses = asyncio.get_running_loop(), readinesses
+        self._readiness: Readiness
+        """That of our event loop, from when we follow something on."""
         self._done: asyncio.Future[None] = self._loop.create_future()
         self._frames = protocol.Frames()
         self._ending: Status | None = None
@@ -114,27 +126,34 @@ class Run:
             raise BackendError("the cell can't be followed", why="it was not opened", next="report it")
         self._events = cell.events
 
-    async def execute(self, *, processes_by_rlimit: bool, watched: bool) -> Outcome:
-        """Run to the end. Everything in the cell is dead when this returns or raises.
-
-        `processes_by_rlimit`: whether the kernel counts processes by user namespace, so that RLIMIT_NPROC limits this
-        cell alone. `watched`: whether init watches the memory, because no control group limits it. Raises
-        `BackendError` if the cell was lost.
+    def prepare(self) -> None:
+        """Send the orders. The guest does everything that comes before the first line of code, and then waits for
+        `execute`. Call `let_go` if that does not follow.
         """
+        self._limit_memory()
+        self._feed(self._cell.order.fileno(), self._order_for_guest())
+        self._feed(self._cell.control.fileno(), self._order_for_init())
+        self._is_prepared = True
+
+    async def execute(self, sink: Sink) -> Outcome:
+        """Run to the end; `sink` takes the output. Afterwards nothing can happen in the cell any more.
+
+        Raises `BackendError` if the cell was lost.
+        """
+        self._sink = sink
         start = time.monotonic()
         limits = self._request.limits
-        if self._cell.group is not None:
-            self._cell.group.limit(limits.memory)
-            self._cpu_before = self._cell.group.cpu() or 0.0
+        if not self._is_prepared:
+            self._limit_memory()
         self._check_time_later(start + limits.time, limits.cpu)
         size = self._layer_size()
         try:
-            self._begin(processes_by_rlimit, watched)
+            self._begin()
             if size is not None:
                 self._watcher = self._loop.create_task(self._watch_layer(size))
             await self._done
         finally:
-            self._release()
+            self.let_go()
             if not self._done.done() or self._done.cancelled():
                 self._cell.kill()
                 await uncancellable(self._wait_until_dead())
@@ -188,11 +207,21 @@ class Run:
 
     # --- in ---
 
-    def _begin(self, processes_by_rlimit: bool, watched: bool) -> None:
-        """Send the orders, and listen. To the guest first: on a single processor, init would run before it."""
-        guest = self._order_for_guest(_rlimits(self._request.limits, processes_by_rlimit, watched))
-        self._feed(self._cell.order.fileno(), protocol.order(guest))
-        self._feed(self._cell.control.fileno(), self._order_for_init(processes_by_rlimit, watched))
+    def _limit_memory(self) -> None:
+        if self._cell.group is not None:
+            self._cell.group.limit(self._request.limits.memory)
+            self._cpu_before = self._cell.group.cpu() or 0.0
+
+    def _begin(self) -> None:
+        """Give the word to start, and listen. The orders go to the guest first: on a single processor, init would run
+        before it.
+        """
+        self._readiness = self._readinesses.here(self._loop)
+        if self._is_prepared:
+            self._feed(self._cell.order.fileno(), protocol.START)
+        else:
+            self._feed(self._cell.order.fileno(), self._order_for_guest() + protocol.START)
+            self._feed(self._cell.control.fileno(), self._order_for_init())
         if self._control is None:
             self._feed(self._cell.stdin, self._request.stdin, last=True)
         else:
@@ -212,10 +241,10 @@ class Run:
         """Read output as it comes from now on. Not from the start: a short run ends while we would read."""
         self._follow(self._events.fileno(), self._read_output)
 
-    def _order_for_guest(self, rlimits: dict[str, int]) -> dict[str, Any]:
+    def _order_for_guest(self) -> bytes:
         request = self._request
         argv = _argv(request, self._cell.place + _SCRIPT)
-        return {
+        order = {
             "argv": argv,
             "arguments": list(request.argv) if request.language == "python" else [],
             "source": None if request.language == "command" else request.code,
@@ -225,20 +254,20 @@ class Run:
             "cwd": request.cwd,
             "value": self._max_value,
             "recursion": min(request.limits.recursion, 1_000_000),
-            "rlimits": rlimits,
-            "control": self._control is not None,
+            "rlimits": _rlimits(request.limits, self._by_rlimit, self._is_watched),
             "site": request.uses is not None and not request.uses.preload,
         }
+        return protocol.order(order)
 
-    def _order_for_init(self, processes_by_rlimit: bool, watched: bool) -> bytes:
+    def _order_for_init(self) -> bytes:
         limits = self._request.limits
         return protocol.RUN_ORDER.pack(
             min(int(limits.cpu * 1e6), MAX_LIMIT),
             min(limits.memory, MAX_LIMIT),
-            0 if processes_by_rlimit else min(limits.processes, 2**32 - 1),
+            0 if self._by_rlimit else min(limits.processes, 2**32 - 1),
             # JSON may need six bytes for a character; displays are in base64.
             6 * self._max_value + (1 << 19) + protocol.MAX_SHOWN // 3 * 4 + (1 << 16),
-            watched,
+            self._is_watched,
             bool(self._request.outputs),
             self._stage is not None,
             self._cell.spec.ahead is not None,
@@ -396,7 +425,7 @@ class Run:
         if not self._done.done():
             self._done.set_result(None)
 
-    def _release(self) -> None:
+    def let_go(self) -> None:
         """Remove our timers, readers and writers from the event loop."""
         for timer in self._timers.values():
             timer.cancel()
@@ -456,7 +485,9 @@ class Run:
         if verdict is None and self._ending is None and not out_of_memory:
             raise BackendError(
                 "the cell was lost",
-                why=self._malformed or self._cell.broken or "its init or its zygote was killed from outside",
+                why=self._malformed
+                or self._cell.broken
+                or "the jail was closed, or its init or zygote was killed from outside",
                 next="run it again",
             )
         peak = group.peak() if group is not None else None

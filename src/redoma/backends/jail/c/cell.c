@@ -937,7 +937,7 @@ int cell_serve(struct zygote *zygote) {
 static char holder_stack[4096] __attribute__((aligned(16)));
 static volatile int holder_waits, guest_stays = 1;
 
-/* What the holder can have no more of: processes, open files, memory. It needs none, and the limits of the run don't
+/* What the holder can get no more of: processes, open files, memory. It needs none, and the limits of the run don't
  * reach it: those are set later, for the guest and what that forks. */
 static const int nothing_more[] = {RLIMIT_NPROC, RLIMIT_NOFILE, RLIMIT_AS, RLIMIT_FSIZE};
 
@@ -962,8 +962,8 @@ static int hold(void *nothing) {
  *
  * The kernel frees the memory of a process before it tells the parent that it has ended, which takes a millisecond or
  * more. As long as another process shares the memory there is nothing to free, so init learns of the end at once. The
- * holder is a child of init (CLONE_PARENT), has the guest's rights and no descriptors, and can make or open nothing. A
- * guest that takes it over has gained less than by a fork. */
+ * holder is a child of init (CLONE_PARENT), has the guest's rights and no descriptors, and can make no process and open no
+ * file. A guest that takes it over has gained less than by a fork. */
 int cell_hold(void) {
     if (no_holder) return 0;
     int pid = clone(hold, holder_stack + sizeof holder_stack, CLONE_VM | CLONE_PARENT, NULL);
