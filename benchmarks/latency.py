@@ -13,7 +13,7 @@ worker starts its next run when the last has ended, so most of them wait for a c
 end, each as a ratio with a verdict; missing one is a finding, not a failure, so the exit status is 0 either way.
 
 Processor time of a run is that of the whole machine while 8 workers run (`/proc/stat`), divided by the runs: so it
-includes the zygote, the cells and the kernel's own threads. What the machine did in the second before is subtracted.
+includes the zygote, the cells and the kernel's own threads. What the machine does in a second of rest is subtracted.
 """
 
 from __future__ import annotations
@@ -261,12 +261,24 @@ class Bench:
         ]
         return await self.compare([*(one for one in fresh if one.name in named), named[BARE]], 1, rounds)
 
-    async def throughput(self, contender: Contender, seconds: float) -> tuple[float, float]:
+    async def throughput(self, contenders: list[Contender], seconds: float, rounds: int) -> None:
         """Runs in a second, with as many workers as the widest row has, and milliseconds of processor time of each."""
+        sums = {contender.name: [0.0, 0.0, 0.0] for contender in contenders}
+        for _ in range(rounds):
+            await self.settle()
+            idle = busy_seconds()
+            await asyncio.sleep(1.0)
+            others = busy_seconds() - idle
+            for contender in self._order.sample(contenders, len(contenders)):
+                one = await self._keep_busy(contender, seconds, others)
+                sums[contender.name] = [sum(pair) for pair in zip(sums[contender.name], one, strict=True)]
+        for name, (done, taken, used) in sums.items():
+            self.report.throughput[name] = done / taken
+            self.report.processor[name] = 1000 * used / done
+
+    async def _keep_busy(self, contender: Contender, seconds: float, others: float) -> tuple[float, float, float]:
+        """Return how many runs were made, their time and processor time. `others`: what all else takes in a second."""
         await self.settle()
-        idle = busy_seconds()
-        await asyncio.sleep(1.0)
-        others = busy_seconds() - idle
         start, before = time.perf_counter(), busy_seconds()
         done = 0
 
@@ -279,8 +291,7 @@ class Bench:
         await asyncio.gather(*(worker() for _ in range(max(WIDTHS))))
         taken = time.perf_counter() - start
         await self.settle()  # the last cells are taken apart, and those that are kept ready are made
-        used = busy_seconds() - before - others * (time.perf_counter() - start)
-        return done / taken, 1000 * used / done
+        return done, taken, busy_seconds() - before - others * (time.perf_counter() - start)
 
     async def memory(self, *preload: str) -> dict[str, float]:
         """MB of an armed cell: what its processes have to themselves, and what one cell more adds all told.
@@ -397,11 +408,9 @@ async def measure(quick: bool, image: str) -> Report:
             report.armed[width] = await bench.compare(contenders, width, rounds)
         say("cold")
         report.cold = await bench.cold(named, 3 if quick else 20)
-        for name in (JAIL, JAIL_BASH, BARE, WRAPPED, WRAPPED_BASH, MONTY):
-            if name in named:
-                say(f"throughput of {name}")
-                rate, processor = await bench.throughput(named[name], 1.0 if quick else 6.0)
-                report.throughput[name], report.processor[name] = rate, processor
+        say("throughput")
+        busy = [named[name] for name in (JAIL, JAIL_BASH, BARE, WRAPPED, WRAPPED_BASH, MONTY) if name in named]
+        await bench.throughput(busy, 1.0 if quick else 2.0, 1 if quick else 5)
         say("preload")
         try:
             report.preload = await bench.preloaded(20 if quick else 200)
