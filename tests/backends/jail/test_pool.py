@@ -20,10 +20,24 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from jail_insides import SLOW, behind, descriptors, eventually, is_alive, jail, look, pool_of, run, soon, zygote_of
+from jail_insides import (
+    SLOW,
+    behind,
+    children_of,
+    descriptors,
+    eventually,
+    is_alive,
+    jail,
+    look,
+    pool_of,
+    run,
+    soon,
+    zygote_of,
+)
 
 from redoma import AsyncExecutor, Config, Executor, Status
 from redoma.backends.jail import JailBackend
+from redoma.backends.jail.cell import Cell
 from redoma.config import AuditConfig
 from redoma.lib.errors import BackendError
 from redoma.models import Limits, Request
@@ -61,6 +75,14 @@ async def occupied(executor: AsyncExecutor, backend: JailBackend, number: int = 
     await asyncio.sleep(0)
     assert await soon(lambda: pool_of(backend).counts()["running"] == number)
     return tasks
+
+
+def guest_of(cell: Cell) -> int:
+    return children_of(behind(cell.handle))[0]
+
+
+def page_faults(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[7])
 
 
 async def end(*tasks: asyncio.Task[Any]) -> None:
@@ -146,6 +168,21 @@ async def test_while_runs_have_to_wait_for_cells_two_more_are_kept_ready(make: M
     await run(executor)
     assert await soon(lambda: pool.counts() == {"armed": 2 + pool._peak, "arming": 0, "running": 1, "waiting": 0})
     await end(*hold)
+
+
+async def test_cells_that_runs_wait_for_are_made_without_practice(make: Make) -> None:
+    executor, backend = make(minimum=1, maximum=8, idle=600)
+    await run(executor)
+    pool = pool_of(backend)
+    assert await soon(lambda: pool.counts()["armed"] == 1)
+    (first,) = pool._armed
+    practised = page_faults(guest_of(first))
+    pool._busy_until = math.inf
+    pool._wake()
+    assert await soon(lambda: pool.counts()["armed"] == 3)
+    for cell in pool._armed:
+        if cell is not first:
+            assert page_faults(guest_of(cell)) < practised * 0.8
 
 
 SLOW_VALUES = {

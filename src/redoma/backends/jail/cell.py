@@ -76,7 +76,9 @@ class Cell:
     readable, until it is `ready` or `broken`.
     """
 
-    def __init__(self, zygote: Zygote, spec: Spec, without: frozenset[str], group: Group | None) -> None:
+    def __init__(
+        self, zygote: Zygote, spec: Spec, without: frozenset[str], group: Group | None, *, warm: bool = True
+    ) -> None:
         self.spec, self.group = spec, group
         self._zygote = zygote
         self._changes = zygote.changes if spec.workspace == "overlay" else None
@@ -114,7 +116,7 @@ class Cell:
                 self._layer_name = self._changes.take()
             if group is not None:
                 theirs += group.doors()
-            zygote.order(self._ordered(drawn, without), theirs)
+            zygote.order(self._ordered(drawn, without, warm), theirs)
             if spec.ahead is not None:
                 self._start_ahead(spec.ahead)
         except BaseException as error:
@@ -127,7 +129,7 @@ class Cell:
             for number in theirs:
                 os.close(number)
 
-    def _ordered(self, seed: int, without: frozenset[str]) -> CellOrder:
+    def _ordered(self, seed: int, without: frozenset[str], warm: bool) -> CellOrder:
         project = os.fsencode(self.spec.project)
         if len(project) >= PROJECT_BYTES:
             raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG), self.spec.project)
@@ -144,6 +146,7 @@ class Cell:
             place=os.fsencode(self.place),
             user=self._user,
             ahead=self.spec.ahead is not None,
+            warm=warm,
         )
 
     def _start_ahead(self, ahead: Ahead) -> None:

@@ -33,6 +33,7 @@ class CellOrder(ctypes.Structure):
         ("user", ctypes.c_uint32),
         ("listen", ctypes.c_uint32),
         ("ahead", ctypes.c_uint32),
+        ("warm", ctypes.c_uint32),
     ]
 
 
@@ -71,6 +72,7 @@ class ZygoteData(ctypes.Structure):
         ("readable", _Strings),
         ("seed", ctypes.c_uint64),
         ("ahead", ctypes.c_uint32),
+        ("warm", ctypes.c_uint32),
         ("place", ctypes.c_char * PLACE_BYTES),
         ("found", ctypes.c_char * FOUND_BYTES),
     ]

@@ -84,13 +84,14 @@ def set_streams(stdin: TextIO, stdout: TextIO, stderr: TextIO) -> None:
 
 
 def start(
-    found: bytes, seed: int, prelude: types.ModuleType | None, maker: Maker, place: bytes, *, ahead: bool
+    found: bytes, seed: int, prelude: types.ModuleType | None, maker: Maker, place: bytes, *, ahead: bool, warm: bool
 ) -> NoReturn:
     """In the guest, after c/cell.c has made and probed the cell: arm the interpreter, wait for the order, run it.
 
     `found` is the result of the probe, `seed` that of the random numbers. `prelude` is a module of another backend
     whose `arm()` is called. `maker` starts the holder (see c/cell.c). `place` is the directory of a lean cell; empty in
     other cells, which have their own root. `ahead`: a first message names a program to start before the order comes.
+    `warm`: run a small program first.
     """
     global MAIN, REPORT, SCRIPT, WORKSPACE
     if place:
@@ -101,7 +102,8 @@ def start(
     try:
         if (threading := sys.modules.get("threading")) is not None:
             threading.main_thread()._set_native_id()  # or it would be that of the zygote
-        warm()
+        if warm:
+            warm_up()
         names = prelude.arm() if prelude is not None else offer_displays()
         settle(seed)
         sys.modules["__main__"].__dict__.update(names)
@@ -179,7 +181,7 @@ def rehearse() -> None:
     MAIN, REPORT = before
 
 
-def warm() -> None:
+def warm_up() -> None:
     """Run a small program once, ahead of time: the first write to each page after the fork copies it, which would cost
     more than the run itself.
     """
@@ -381,7 +383,7 @@ def wait_for_either(channel: int, ready: int) -> None:
 
 
 def practise_passing_on(shell: dict[str, Any]) -> None:
-    """Do what the helper does with an order, ahead of time: see `warm`."""
+    """Do what the helper does with an order, ahead of time: see `warm_up`."""
     encoded = protocol.order({**shell, "files": {}, "source": _SAMPLE["source"]})
     order = protocol.read_order(io.BytesIO(encoded).read)
     if order is not None and is_for(order, shell) and place_files(order) and place_script(order):

@@ -450,11 +450,11 @@ class Pool:
             if spec in coming:
                 coming.remove(spec)
             elif self._make_room(_MAX_ARMING):
-                self._begin(zygote, spec)
+                self._begin(zygote, spec, warm=False)
         with suppress(BackendError):  # no run waits for these: try again later
             ahead = self._max_ahead if quiet and not waiting else 0
             while (lacking := self._lacking()) is not None and self._make_room(ahead):
-                self._begin(zygote, lacking)
+                self._begin(zygote, lacking, warm=not self._is_busy)
 
     def _make_room(self, max_arming: int) -> bool:
         """Return whether another cell may be made. If there are as many as may be, and runs wait for another kind, an
@@ -469,13 +469,13 @@ class Pool:
                 self._dying.append(self._armed.popleft())
             return True
 
-    def _begin(self, zygote: Zygote, spec: Spec) -> None:
+    def _begin(self, zygote: Zygote, spec: Spec, *, warm: bool) -> None:
         self._retry_at = time.monotonic() + _RETRY_AFTER  # unless it can be begun
         group = self._groups.make(str(next(_numbers))) if self._groups else None
         try:
             if group is not None:
                 group.limit(_USUAL_MEMORY)  # ahead, because it takes as long as a round trip to the cell
-            cell = Cell(zygote, spec, self._without, group)
+            cell = Cell(zygote, spec, self._without, group, warm=warm)
         except BackendError:
             if group is not None:
                 group.remove()

@@ -81,7 +81,7 @@ def main() -> NoReturn:
     os.write(root.SOCKET, protocol.frame(protocol.ARMED, json.dumps(armed).encode()))
     if not maker.serve():
         os._exit(0)
-    guest.start(data.found, data.seed, prelude, maker, data.place, ahead=bool(data.ahead))
+    guest.start(data.found, data.seed, prelude, maker, data.place, ahead=bool(data.ahead), warm=bool(data.warm))
 
 
 def load(settings: dict[str, Any], variables: dict[str, str]) -> None:

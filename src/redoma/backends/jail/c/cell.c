@@ -101,7 +101,7 @@ struct zygote {
     /* Set when cell_serve returns in the guest. By themselves, because Python copies a dozen pages to look into a
      * structure in this one. */
     uint64_t seed;
-    uint32_t ahead;
+    uint32_t ahead, warm;
     char place[sizeof((struct cell_order *)0)->place];
     char found[8192];
 };
@@ -742,6 +742,7 @@ static void __attribute__((noreturn)) become_guest(struct cell *cell) {
     const char *user_namespaces;
     zygote->seed = cell->order->seed;
     zygote->ahead = cell->order->ahead;
+    zygote->warm = cell->order->warm;
     memcpy(zygote->place, cell->order->place, sizeof zygote->place);
     if (place_descriptors(cell) < 0) {
         say_broken(cell->order_socket, "descriptors", errno);

@@ -84,6 +84,7 @@ struct cell_order {
     uint32_t user;      /* of a lean cell: its user and group id, and the next one is its init's; 0 for Redoma's own */
     uint32_t listen;    /* the port on its loopback at which Redoma accepts connections; 0 for none */
     uint32_t ahead;     /* for Python: a first message on the order socket names a program to start ahead of the run */
+    uint32_t warm;      /* for Python: run a small program first, which makes the cell later and its run faster */
 };
 #define DESCRIPTORS 5
 
