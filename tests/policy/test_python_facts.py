@@ -256,7 +256,16 @@ def test_code_behind_a_mark_is_still_read() -> None:
 
 
 def test_a_warning_of_the_parser_is_neither_shown_nor_an_error(recwarn: pytest.WarningsRecorder) -> None:
-    for code in (r"x = '\d'", r"b'\9'", "1if x else 2", "0x1for x in y", "1or 2", "1_0and x", "0b1in x"):
+    for code in (
+        r"x = '\d'",
+        r"b'\9'",
+        "1if x else 2",
+        "0x1for x in y",
+        "1or 2",
+        "1_0and x",
+        "0b1in x",
+        "1.if x else 2",
+    ):
         assert traits(code) <= {"python.syntax-error"}
     assert not recwarn.list
 
@@ -271,12 +280,24 @@ PIECES = st.sampled_from(
 @example("x is 1")
 @example("assert (x, 'y')")
 @example("1 if x else 2")
+@example("1.if x else 2")
+@example("1.jif x else 2")
+@example("1.e5if x else 2")
 @example("'a' 'b'(c)")
 def test_where_no_warning_is_expected_there_is_none(code: str) -> None:
     with warnings.catch_warnings(record=True) as seen, suppress(SyntaxError, ValueError):
         warnings.simplefilter("always")
         ast.parse(code)
     assert not seen or tree._may_warn(code)
+
+
+@pytest.mark.parametrize("expected", [True, False])
+def test_code_is_read_where_warnings_are_errors(expected: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not expected:
+        monkeypatch.setattr(tree, "_may_warn", lambda _: False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert "eval" in calls("x = 1.if 1 else 2\neval(x)")
 
 
 def test_no_ordinary_program_makes_the_parser_warn_where_that_is_not_expected() -> None:

@@ -7,6 +7,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import TypeVar
 
 from ...lib.patterns import lazy_pattern
@@ -40,10 +41,10 @@ a second, one of 3000 names two seconds."""
 
 def parse(source: str) -> ast.Module:
     """Parse a program without printing warnings; thread-safe. Raises what `ast.parse` raises."""
-    if _may_warn(source):
-        return _without_warnings(lambda: ast.parse(source))
-    with _parsing:
-        return _with_patience(lambda: ast.parse(source))
+    if not _may_warn(source):
+        with suppress(SyntaxError), _parsing:  # which may be a warning that this process takes for an error
+            return _with_patience(lambda: ast.parse(source))
+    return _without_warnings(lambda: ast.parse(source))
 
 
 def must_compile(tree: ast.Module) -> None:
@@ -55,7 +56,7 @@ def must_compile(tree: ast.Module) -> None:
     _without_warnings(lambda: compile(tree, "", "exec", dont_inherit=True))
 
 
-_WARNED_OF = lazy_pattern(r"\\|[0-9][A-Za-z]|\bfinally\b")
+_WARNED_OF = lazy_pattern(r"\\|[0-9]\.?[A-Za-z]|\bfinally\b")
 """What the parsers of Python 3.11 to 3.14 warn of: unknown escapes, numbers next to a word, ways out of `finally`."""
 _KNOWN = (3, 14)
 
