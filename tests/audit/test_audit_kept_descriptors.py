@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -79,6 +81,26 @@ def test_a_file_that_appears_right_after_another_change_is_seen(log: AuditLog, d
     (directory / "audit-2026-01-09.jsonl").write_bytes(b"forged\ntwice\n")
     with pytest.raises(AuditError):
         log.append("intent", "d", INTENT)
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [
+        lambda directory: (directory / LOG).rename(directory.with_name("elsewhere")),
+        lambda directory: (directory / "audit-2026-01-09.jsonl").write_bytes(b"forged\ntwice\n"),
+    ],
+)
+def test_what_changes_while_an_append_waits_for_the_lock_is_seen(
+    log: AuditLog, directory: Path, harm: Callable[[Path], object]
+) -> None:
+    with ThreadPoolExecutor(1) as other, open(directory / "lock") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        appended = other.submit(log.append, "intent", "c", INTENT)
+        time.sleep(0.3)
+        harm(directory)
+        fcntl.flock(lock, fcntl.LOCK_UN)
+        with pytest.raises(AuditError):
+            appended.result()
 
 
 def test_a_directory_that_was_moved_away_is_not_written_to(log: AuditLog, directory: Path) -> None:

@@ -118,6 +118,7 @@ class AuditLog:
     def _write(self, files: _Files, kind: str, run: str, data: Mapping[str, Any]) -> tuple[Record, list[Written]]:
         acquire(files.lock)
         try:
+            files.look_again()
             writer = _Writer(files, self.directory, self._now(), fsync=self._fsync)
             writer.recover()
             writer.start_new_day(self._retention_days)
@@ -169,6 +170,8 @@ class _Files:
         """When the directory was changed last before its names were looked up; 0 if that is not certain."""
         self._is_unchanged = False
         """Whether no name was added, removed or renamed in it since."""
+        self._looked_at = time.time_ns()
+        """When, or earlier, its names were looked up."""
         self.directory = self._opened.enter_context(closing(open_directory(path, create=True)))
         about = require_ours(self.directory, path)
         self._identity, self._changed = (about.st_dev, about.st_ino), about.st_ctime_ns
@@ -202,6 +205,7 @@ class _Files:
         """Return whether the names of the directory, the lock and the head still lead to the same files, private to us.
         If one is replaced a moment later, that is as if it had been replaced during an append.
         """
+        self._looked_at = time.time_ns()
         try:
             there = os.stat(self._path, follow_symlinks=False)
         except FileNotFoundError:
@@ -212,6 +216,12 @@ class _Files:
         self._changed = there.st_ctime_ns
         self._is_unchanged = self._changed == self._unchanged_since
         return self._leads_to("lock", self.lock) and self._leads_to("head", self._head)
+
+    def look_again(self) -> None:
+        """Notice what has changed in the directory while we waited for the lock."""
+        changed = os.fstat(self.directory).st_ctime_ns
+        if changed != self._changed:
+            self._changed, self._is_unchanged = changed, False
 
     def _leads_to(self, name: str, fd: int) -> bool:
         """Return whether a name leads to the file that we have open, with the owner and the mode of a private file.
@@ -232,7 +242,7 @@ class _Files:
         newer = sorted(each for each in os.listdir(self.directory) if each > name and is_log_name(each))
         # The kernel's clock moves in steps: another change within the same step, or in the future, looks like no
         # change.
-        settled = time.time_ns() - self._changed > _SETTLED
+        settled = self._looked_at - self._changed > _SETTLED
         self._unchanged_since = self._changed if settled and not newer else 0
         return newer
 
