@@ -15,26 +15,34 @@ from redoma.backends.jail import forks
 
 
 @pytest.mark.parametrize(
-    ("modules", "needed"),
-    [("threading, random, json", False), ("logging", True), ("concurrent.futures.thread", True)],
+    ("before", "reported"),
+    [
+        ("import threading, random, json", False),
+        ("import logging", True),
+        ("import concurrent.futures.thread", True),
+        ("import os; os.register_at_fork(before=lambda: None)", True),
+        ("import os; os.register_at_fork(after_in_child=lambda: None)", True),
+        ("import os; os.register_at_fork(after_in_parent=lambda: None)", True),
+    ],
 )
-def test_what_a_module_registers_is_noted(modules: str, needed: bool) -> None:
+def test_forks_are_reported_if_anything_was_registered_that_may_need_it(before: str, reported: bool) -> None:
     package = str(Path(forks.__file__).parents[3])
-    code = (
-        f"import sys; sys.path.append({package!r})\n"
-        "from redoma.backends.jail import forks\n"
-        f"with forks.Registered() as registered:\n    import {modules}\n"
-        "import os; print(registered.needed, os.register_at_fork.__name__)"
-    )
+    code = f"""if True:
+        {before}  # as a .pth file of the interpreter may, before anything of ours
+        import os, sys; sys.path.append({package!r})
+        from redoma.backends.jail import forks
+        known = sorted(map(str, forks._registered_by()))
+        print(forks.are_reported(), known == sorted(map(str, forks._registered_by())))
+    """
     told = subprocess.run([sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, check=True).stdout
-    assert told == f"{needed} register_at_fork\n"
+    assert told == f"{reported} True\n"
 
 
 def test_a_version_of_python_that_nobody_has_looked_at_is_told_of_every_fork(monkeypatch: pytest.MonkeyPatch) -> None:
-    registered = forks.Registered()
-    assert not registered.needed
+    monkeypatch.setattr(forks, "_registered_by", set)
+    assert not forks.are_reported()
     monkeypatch.setattr(forks, "_KNOWN", (3, 10))
-    assert registered.needed
+    assert forks.are_reported()
 
 
 @pytest.mark.parametrize("preload", [(), ("logging",)], ids=["not told", "told"])

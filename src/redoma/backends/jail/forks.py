@@ -8,13 +8,9 @@ know that a guest doesn't need it. For forks of the code itself, all of it stays
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from types import TracebackType
-    from typing import Any
 
 _NOT_NEEDED = {
     "random",  # draws a new seed, and so do we: see `guest.settle`
@@ -24,26 +20,26 @@ _KNOWN = (3, 14)
 """The last version of Python whose `PyOS_AfterFork_Child` was read: it does nothing else in a process of one thread."""
 
 
-class Registered:
-    """Context manager: notes which modules register functions for forks while they are imported."""
+def are_reported() -> bool:
+    """Return whether a guest's interpreter must be told of its fork, as far as we know."""
+    modules = _registered_by()
+    return modules is None or not modules <= _NOT_NEEDED or sys.version_info[:2] > _KNOWN
 
-    def __init__(self) -> None:
-        self._modules: set[str | None] = set()
 
-    def __enter__(self) -> Registered:
-        self._register = os.register_at_fork
+def _registered_by() -> set[str | None] | None:
+    """Return the names of the modules that have registered functions for forks; None if that can't be found out.
 
-        def note(**functions: Any) -> None:
-            self._modules.update(getattr(function, "__module__", None) for function in functions.values())
-            self._register(**functions)
+    Also those of `.pth` files, which have run before us. The interpreter keeps the functions in three lists, which
+    Python code can't get at; but the lists refer to a function that we register.
+    """
 
-        os.register_at_fork = note
-        return self
+    def ours() -> None:
+        """Do nothing: it is registered for a moment only."""
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        os.register_at_fork = self._register
-
-    @property
-    def needed(self) -> bool:
-        """Whether a guest needs what was registered, as far as we know."""
-        return not self._modules <= _NOT_NEEDED or sys.version_info[:2] > _KNOWN
+    os.register_at_fork(before=ours, after_in_parent=ours, after_in_child=ours)
+    lists = [holder for holder in gc.get_referrers(ours) if isinstance(holder, list)]
+    for functions in lists:
+        functions.remove(ours)
+    if len(lists) != 3:
+        return None
+    return {getattr(function, "__module__", None) for functions in lists for function in functions}

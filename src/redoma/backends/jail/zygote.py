@@ -55,10 +55,9 @@ def main() -> NoReturn:
             with root.step("user"):
                 root.enter_user_namespace(0)
         variables = dict(os.environ)
-        with forks.Registered() as registered:
-            preload(built["preload"])
-            settings = root.received()
-            load(settings, variables)
+        preload(built["preload"])
+        settings = root.received()
+        load(settings, variables)
         alone = is_alone()
         data = data_for_cells(built, settings, alone=alone)
     except Exception as error:  # importing a module may raise anything
@@ -67,7 +66,7 @@ def main() -> NoReturn:
     prelude = sys.modules[settings["prelude"]] if settings["prelude"] else None
     below = root.other_mounts(PROJECT, "/proc") if not built["lean"] and os.path.isdir(PROJECT) else []
     armed = {"modules": len(sys.modules), "changes": built["changes"], "why": built["why"], "below": below[:1]}
-    maker = compiled.Maker(data, tell_python=registered.needed or not alone)
+    maker = compiled.Maker(data, tell_python=not alone or forks.are_reported())
     try:
         armed["shared"] = "" if built["lean"] else why_files_are_shared(data, maker, built["bound"])
     except root.Broken as error:
