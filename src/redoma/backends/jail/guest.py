@@ -104,6 +104,8 @@ def start(
             threading.main_thread()._set_native_id()  # or it would be that of the zygote
         if warm:
             warm_up()
+        else:
+            try_to_write()
         names = prelude.arm() if prelude is not None else offer_displays()
         settle(seed)
         sys.modules["__main__"].__dict__.update(names)
@@ -188,6 +190,12 @@ def warm_up() -> None:
     practise()
     os.unlink(MAIN)
     os.unlink(REPORT)
+
+
+def try_to_write() -> None:
+    """Raise `OSError` now, while the cell is made, if a run could not write our files."""
+    put(MAIN, b"")
+    os.unlink(MAIN)
 
 
 def practise() -> None:
