@@ -29,6 +29,7 @@ from ..lib.errors import (
     BackendError,
     BackendUnavailable,
     InvalidRequest,
+    RedomaError,
     StoreError,
     Unsupported,
 )
@@ -539,7 +540,10 @@ class AsyncExecutor:
         try:
             prepare = backend.capabilities().prepare
             return prepare(request) if prepare is not None else None
-        except Exception:
+        except RedomaError:
+            return None
+        except Exception as error:
+            telemetry.tell(telemetry.WARNING, "run.unprepared", backend=backend.name, error=type(error).__name__)
             return None
 
     async def _execute(

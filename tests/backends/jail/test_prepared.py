@@ -18,6 +18,7 @@ from redoma.backends.base import Outcome
 from redoma.backends.jail import JailBackend
 from redoma.backends.jail.backend import _PreparedRun
 from redoma.backends.jail.cell import Cell
+from redoma.backends.jail.lean import LeanBackend
 from redoma.lib.errors import AuditError, BackendError, BackendUnavailable
 from redoma.models import Limits, Request
 
@@ -92,6 +93,19 @@ async def test_nothing_of_it_runs_before_the_word(the: Jail, language: str) -> N
     assert so_far(cell_of(ready)) == b""
     outcome, stdout, stderr = await printed_by(backend, request, ready)  # the control: at the word it does
     assert (outcome.status, stdout, stderr) == (Status.OK, b"it ran\n", b"")
+
+
+@pytest.mark.parametrize("language", ["python", "bash"])
+async def test_nothing_of_it_runs_before_the_word_in_a_lean_cell(language: str) -> None:
+    backend, request = LeanBackend(minimum=1), request_for(language)
+    try:
+        ready = await prepared(backend, request)
+        await asyncio.sleep(WHILE)
+        assert so_far(cell_of(ready)) == b""
+        outcome, stdout, _ = await printed_by(backend, request, ready)
+        assert (outcome.status, stdout) == (Status.OK, b"it ran\n")
+    finally:
+        await backend.aclose()
 
 
 @pytest.mark.parametrize("language", PRINT)
@@ -281,9 +295,12 @@ async def test_a_run_that_can_not_be_recorded_never_starts(the: Jail, monkeypatc
     assert (await run(executor, "6 * 7")).value == 42
 
 
-@pytest.mark.parametrize("error", [BackendUnavailable("gone", why="a test", next=""), OSError(24, "too many files")])
+@pytest.mark.parametrize(
+    ("error", "is_told"),
+    [(BackendUnavailable("gone", why="a test", next=""), False), (OSError(24, "too many files"), True)],
+)
 async def test_a_backend_that_can_not_prepare_runs_it_as_ever(
-    the: Jail, monkeypatch: pytest.MonkeyPatch, error: Exception
+    the: Jail, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: Exception, is_told: bool
 ) -> None:
     executor, backend = the
 
@@ -293,6 +310,8 @@ async def test_a_backend_that_can_not_prepare_runs_it_as_ever(
     can = msgspec.structs.replace(backend.capabilities(), prepare=no)
     monkeypatch.setattr(backend, "capabilities", lambda: can)
     assert (await run(executor, "6 * 7")).value == 42
+    told = [record.getMessage() for record in caplog.records if "run.unprepared" in record.getMessage()]
+    assert (len(told), "files" in "".join(told)) == (is_told, False)
 
 
 @pytest.mark.parametrize(

@@ -434,7 +434,13 @@ _USUAL: _Key = (None, None, None)
 
 
 def _size(request: Request) -> int:
-    parts = (*request.argv, *request.environment.values(), *request.files.values())
+    parts = (
+        *request.argv,
+        *request.environment,
+        *request.environment.values(),
+        *request.files,
+        *request.files.values(),
+    )
     return len(request.code) + sum(map(len, parts))
 
 

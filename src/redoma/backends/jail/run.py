@@ -136,7 +136,7 @@ class Run:
         self._is_prepared = True
 
     async def execute(self, sink: Sink) -> Outcome:
-        """Run to the end; `sink` takes the output. Afterwards nothing can happen in the cell any more.
+        """Run to the end; `sink` takes the output. Afterwards nothing of the cell can send or return anything any more.
 
         Raises `BackendError` if the cell was lost.
         """
@@ -404,7 +404,7 @@ class Run:
         return True
 
     def _drain(self) -> None:
-        """Read the rest of the output. Everything in the cell is dead, so no more will come."""
+        """Read the rest of the output. Nothing in the cell has its pipes any more, so no more will come."""
         self._read_output()
         for stream, number in list(self._open.items()):
             while self._pump(stream, number):
@@ -433,6 +433,7 @@ class Run:
             self._readiness.leave(self._followed.pop())
         for number in self._feeding:
             self._loop.remove_writer(number)
+        self._feeding.clear()  # in case this is called again, when the numbers may be those of others
         if self._watcher is not None:
             self._watcher.cancel()
         if self._workspace >= 0 and self._verdict is None:

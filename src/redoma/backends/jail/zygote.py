@@ -190,7 +190,8 @@ def fill_gaps() -> None:
     far fewer of the pages that it shares with us.
 
     Python's allocator has pools for each size up to 512 bytes, in steps of 16. A gap is filled when two objects in a
-    row are at the beginning of a pool. If the allocator differs from this, some gaps stay, or more is used up.
+    row are at the beginning of a pool. If the allocator differs from this, some gaps stay, or more is
+    used up: at most 33 MB.
     """
     for size in range(16, 513, 16):
         before = row = 0

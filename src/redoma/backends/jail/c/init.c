@@ -384,8 +384,8 @@ static int is_another(uint32_t pid, void *with) {
     return !(pid == PID_HOLDER && holder_lives) && !(pid == guest_seen && !guest.reaped);
 }
 
-/* Returns whether nothing can happen in the cell any more. The guest has ended, and only the holder is there: it has no
- * descriptors, can open nothing and can't fork, so it can live until we end. A helper could, so it is killed first: with
+/* Returns whether nothing can be sent or changed in the cell that anybody will read. The guest has ended, and only the
+ * holder is there: it has no descriptors, can open no file and can't fork, so it can live until we end. A helper could, so it is killed first: with
  * SIGKILL pending, a process runs no more code of its own. */
 static int all_is_quiet(int helper) {
     if (!guest.ended) return 0;
@@ -411,8 +411,8 @@ static void end_all(int deaths) {
 
 /* --- reporting --- */
 
-/* Send the guest's report, if it is a file of acceptable size. Nobody changes it any more. (If a holder that the guest
- * has taken over truncates it in its last moment, zeros fill the rest, and the report is invalid.) */
+/* Send the guest's report, if it is a file of acceptable size. Only a holder that the guest has taken over could still
+ * change it: if it truncates the file, zeros fill the rest, and the report is invalid. */
 static void send_report(uint32_t max_size) {
     static char buffer[FRAME_HEADER + 16384];
     struct stat about;
