@@ -267,6 +267,7 @@ fragments = st.sampled_from(
 
 @given(st.lists(fragments, max_size=4).map("".join))
 @example("POST https://hooks.slack.com/services/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git@github.com:org/repo")
+@example("postgresql://app:Tr0ub4dor@db.internal:5432/main5105105105105100mailto:dev+tag@sub.host.io?x")
 @settings(max_examples=300, deadline=None)
 def test_redacting_twice_changes_nothing(text: str) -> None:
     redactor = Redactor(["hunter2", "redacted", "password"])

@@ -516,6 +516,9 @@ _NO_DOMAIN = lazy_pattern(
 )
 
 
+_USER_OF_A_URL = lazy_pattern(rb"://[^\s/@]*:\Z")  # `http://user:` of `http://user:pass@host.org`
+
+
 def email(text: bytes, start: int, end: int) -> Span | None:
     """Accept an address; not a package version, a file name, a git remote or the user of a URL."""
     # The pattern starts at the last character before the @, and the address is read backwards here. Otherwise the
@@ -524,7 +527,7 @@ def email(text: bytes, start: int, end: int) -> Span | None:
     while begin > max(0, start - 63) and (text[begin - 1 : begin].isalnum() or text[begin - 1] in b"._%+-"):
         begin -= 1
     local = text[begin : start + 1]
-    if text[begin - 1 : begin] == b":" and b"://" in text[max(0, begin - 70) : begin]:  # `http://user:pass@host.org`
+    if text[begin - 1 : begin] == b":" and _USER_OF_A_URL.search(text, max(0, begin - 70), begin):
         return None
     if text[max(0, begin - 3) : begin] == b"://" and text[start + 1 : start + 2] == b"@":  # `https://user@host.org`
         return None

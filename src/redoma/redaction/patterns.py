@@ -565,7 +565,8 @@ PATTERNS: tuple[Pattern, ...] = (
         match=(
             "ana.souza+x@exemplo.com.br", "<bob@example.org>", "a@b.io", "to=ana%40exemplo.com.br",
             "ana&#64;exemplo.com.br", "li@163.com", "https://example.org/?to=ana@exemplo.com.br",
-            "https://ana%40exemplo.com.br@example.org/",
+            "https://ana%40exemplo.com.br@example.org/", "https://example.org mailto:ana@exemplo.com.br",
+            "https://example.org/contact?mailto:ana@exemplo.com.br", "http://u:p@example.org/mailto:a@b.io",
         ),
         not_match=(
             "@app.route('/x')", "pkg@1.2.3", "npm@10.2.3", "react@18.2.0.tgz", "react-dom@18.3.0-rc.beta",
