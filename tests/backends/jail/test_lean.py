@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import time
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from jail_insides import pool_of
+from jail_insides import pool_of, soon
 
 from redoma import Config, Executor, Status
 from redoma.backends import linux
@@ -19,6 +20,7 @@ from redoma.backends.jail.lean import LeanBackend
 from redoma.backends.jail.places import Places
 from redoma.config import AuditConfig
 from redoma.lib.errors import BackendUnavailable
+from redoma.models import Request
 
 SLEEPER = """
 import os, time
@@ -69,6 +71,33 @@ def test_a_backend_that_is_refused_runs_nothing(monkeypatch: pytest.MonkeyPatch)
     with pytest.raises(BackendUnavailable, match="lean cells are not available"):
         LeanBackend().capabilities()
     assert lean.advice() == ""
+
+
+@pytest.mark.parametrize(("language", "code"), [("python", "print('it ran')"), ("bash", "echo it ran")])
+async def test_nothing_of_a_run_happens_before_the_word_to_start(
+    backend: LeanBackend, language: Any, code: str
+) -> None:
+    request, printed = Request(code=code, language=language), b""
+
+    def sink(_: str, data: bytes) -> bool:
+        nonlocal printed
+        printed += data
+        return True
+
+    try:
+        await backend.run(request, sink)
+        assert await soon(lambda: pool_of(backend).counts()["armed"] > 0)
+        ready = backend.prepare(request)
+        assert ready is not None
+        (cell,) = pool_of(backend)._running
+        await asyncio.sleep(0.3)
+        with pytest.raises(BlockingIOError):
+            os.read(cell.stdout, 100)
+        printed = b""
+        assert (await ready.run(sink)).status is Status.OK
+        assert printed == b"it ran\n"
+    finally:
+        await backend.aclose()
 
 
 def test_auto_never_takes_it_by_itself(tmp_path: Path) -> None:

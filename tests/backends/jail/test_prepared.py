@@ -18,7 +18,6 @@ from redoma.backends.base import Outcome
 from redoma.backends.jail import JailBackend
 from redoma.backends.jail.backend import _PreparedRun
 from redoma.backends.jail.cell import Cell
-from redoma.backends.jail.lean import LeanBackend
 from redoma.lib.errors import AuditError, BackendError, BackendUnavailable
 from redoma.models import Limits, Request
 
@@ -93,19 +92,6 @@ async def test_nothing_of_it_runs_before_the_word(the: Jail, language: str) -> N
     assert so_far(cell_of(ready)) == b""
     outcome, stdout, stderr = await printed_by(backend, request, ready)  # the control: at the word it does
     assert (outcome.status, stdout, stderr) == (Status.OK, b"it ran\n", b"")
-
-
-@pytest.mark.parametrize("language", ["python", "bash"])
-async def test_nothing_of_it_runs_before_the_word_in_a_lean_cell(language: str) -> None:
-    backend, request = LeanBackend(minimum=1), request_for(language)
-    try:
-        ready = await prepared(backend, request)
-        await asyncio.sleep(WHILE)
-        assert so_far(cell_of(ready)) == b""
-        outcome, stdout, _ = await printed_by(backend, request, ready)
-        assert (outcome.status, stdout) == (Status.OK, b"it ran\n")
-    finally:
-        await backend.aclose()
 
 
 @pytest.mark.parametrize("language", PRINT)
