@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import subprocess
@@ -62,6 +63,7 @@ async def _output(backend: NativeBackend, *argv: str) -> tuple[Status, str]:
 
 
 async def test_nothing_of_a_run_is_kept(backend: NativeBackend) -> None:
+    gc.collect()  # what earlier tests have dropped
     before = set(_children(os.getpid())), set(os.listdir("/proc/self/fd"))
     for _ in range(3):
         assert await _output(backend, "echo", "hello") == (Status.OK, "hello\n")
